@@ -1,0 +1,1 @@
+"""hpcrl: deep reinforcement learning across the ranks of one MPI job."""

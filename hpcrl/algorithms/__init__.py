@@ -1,0 +1,1 @@
+"""Learning algorithms: pure functions and small classes that know no MPI."""

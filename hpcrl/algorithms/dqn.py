@@ -1,0 +1,74 @@
+"""Deep Q-learning: the gradient of one minibatch (Mnih et al. 2015; Gorila, section 4)."""
+
+import torch
+
+from hpcrl.algorithms.td import LOSSES, q_learning_target, td_error
+from hpcrl.networks import Replica, autocast
+from hpcrl.types import Batch
+
+
+class Dqn:
+    """Computes DQN gradients into the online replica's flat gradient vector.
+
+    Parameters
+    ----------
+    online, target : Replica
+        The learner's network, and the copy whose values are bootstrapped from.
+    loss : {"huber", "mse"}
+    max_gradient_norm : float
+        The whole gradient is scaled down to this norm; 0 leaves it alone.
+    dtype : torch.dtype
+        Arithmetic of the network; losses are float32.
+    """
+
+    def __init__(
+        self, online: Replica, target: Replica, *, loss: str, max_gradient_norm: float, dtype: torch.dtype
+    ):
+        self.online, self.target = online, target
+        self.loss, self.max_gradient_norm, self.dtype = LOSSES[loss], max_gradient_norm, dtype
+
+    def gradient(self, batch: Batch) -> tuple[float, float]:
+        """Gradient of the mean loss over a batch, into ``online.flat.gradients``.
+
+        Returns
+        -------
+        loss, mean_q : float
+            Mean loss, and mean of the values of the actions' states (mean over batch of max over actions).
+        """
+        device = self.online.device
+        s_tm1, a_tm1, r_t, discount_t, s_t = (torch.from_numpy(x).to(device, non_blocking=True) for x in batch)
+        self.online.flat.gradients.zero_()
+        with autocast(device, self.dtype):
+            with torch.no_grad():
+                q_target_t = self.target.module(s_t).float()
+            q_tm1 = self.online.module(s_tm1).float()
+        target = q_learning_target(r_t, discount_t, q_target_t)
+        loss = self.loss(td_error(q_tm1, a_tm1, target)).mean()
+        loss.backward()
+        if self.max_gradient_norm:
+            norm = self.online.flat.gradients.norm()
+            self.online.flat.gradients.mul_((self.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
+        return loss.item(), q_tm1.detach().max(dim=1).values.mean().item()
+
+
+class EpsilonGreedy:
+    """Greedy in the replica's action values, or uniform with probability epsilon."""
+
+    def __init__(self, replica: Replica, num_actions: int, rng, dtype: torch.dtype):
+        self.replica, self.num_actions, self.rng, self.dtype = replica, num_actions, rng, dtype
+
+    @torch.inference_mode()
+    def act(self, observation, epsilon: float):
+        """int64 ``[E]`` actions for observations ``[E, stack, ...]``.
+
+        Draws one uniform and one action for every simulator whatever epsilon is, so that the random stream does not
+        depend on it; the network is not run where no simulator is greedy.
+        """
+        explore = self.rng.random(len(observation)) < epsilon
+        actions = self.rng.integers(self.num_actions, size=len(observation))
+        if not explore.all():
+            with autocast(self.replica.device, self.dtype):
+                q = self.replica.module(torch.from_numpy(observation).to(self.replica.device))
+            greedy = q.argmax(dim=1).cpu().numpy()
+            actions[~explore] = greedy[~explore]
+        return actions

@@ -1,0 +1,217 @@
+"""The command line. Each command imports what it needs, so that ``--help`` and ``plan --keys`` start at once."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpcrl.errors import ConfigError, HpcrlError, StorageError
+
+if TYPE_CHECKING:
+    from hpcrl.config import Config
+    from hpcrl.launch.forecast import Forecast
+    from hpcrl.launch.topology import Plan
+
+# Tracebacks stay Python's own: on a rank of an MPI job they are printed, with the rank, by the launch code.
+app = typer.Typer(
+    help="Distributed deep reinforcement learning over MPI.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")]
+
+
+@app.command()
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Run directory, instead of run.dir.")] = None,
+) -> None:
+    """Train; under mpiexec or srun on all ranks. The same command resumes a stopped run."""
+    from hpcrl.config import load
+
+    loaded = load(config, [*(overrides or []), *([f"run.dir={run_dir}"] if run_dir else [])])
+    from hpcrl.launch.train import main as train_main
+
+    sys.exit(train_main(loaded, sys.argv))
+
+
+@app.command()
+def plan(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")] = None,
+    overrides: Overrides = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks of the job.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the job, filled one after the other.")] = 1,
+    cores_per_node: Annotated[int, typer.Option(min=0, help="Cores of a node; 0: as many as here.")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of a node.")] = 0,
+    updates_per_second: Annotated[float, typer.Option(min=0, help="Global updates per second to assume.")] = 100.0,
+    keys: Annotated[bool, typer.Option("--keys", help="List every configuration key instead.")] = False,
+) -> None:
+    """Print the rank map and what it will need, without MPI and before anything is allocated."""
+    if keys:
+        return _print_keys()
+    if config is None:
+        raise ConfigError("expected plan CONFIG --ranks N, or plan --keys")
+    from hpcrl.config import load
+
+    loaded = load(config, overrides or [])
+    if nodes > ranks:
+        raise ConfigError(f"expected at most one node per rank, got --ranks {ranks} --nodes {nodes}")
+    from hpcrl.launch import topology
+
+    rank_map = topology.plan(
+        ranks,
+        [rank * nodes // ranks for rank in range(ranks)],
+        **loaded.topology.model_dump(),
+        cores_per_node=cores_per_node or os.cpu_count() or 1,
+        gpus_per_node=gpus_per_node,
+    )
+    # Shown before the sizes, which need torch for the network and the environment's package.
+    typer.echo(topology.describe(rank_map))
+    sys.stdout.flush()
+    typer.echo("\n" + _render(rank_map, _forecast(loaded, rank_map, updates_per_second)))
+
+
+@app.command()
+def stop(run: RunPath) -> None:
+    """Ask a run to stop cleanly: it writes a checkpoint and ends."""
+    if not (run / "config.toml").is_file():
+        raise StorageError(f"{run}: expected a run directory (with config.toml), got none")
+    try:
+        (run / "stop").touch()
+    except OSError as error:
+        raise StorageError(f"{run / 'stop'}: cannot be written: {error.strerror}") from error
+    typer.echo(f"asked {run} to stop")
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 30,
+    epsilon: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Probability of a random action; default: the run's own.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the evaluation.")] = 1,
+) -> None:
+    """Play episodes with the newest checkpoint of a run and report the raw return."""
+    from hpcrl.launch.evaluate import main as evaluate_main
+
+    sys.exit(evaluate_main(run, episodes=episodes, epsilon=epsilon, seed=seed))
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark; a wrong name lists those present.")],
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Run one of the benchmarks."""
+    package = find_spec("hpcrl.bench")
+    present = sorted(module.name for module in iter_modules(package.submodule_search_locations)) if package else []
+    if name not in present:
+        raise ConfigError(f"expected a benchmark ({', '.join(present) or 'none is installed'}), got {name!r}")
+    from importlib import import_module
+
+    import_module(f"hpcrl.bench.{name}").run(json)
+
+
+def main() -> None:
+    """Entry point of the console script; a deliberate error ends in one message and its own exit code."""
+    try:
+        app(prog_name="hpcrl")
+    except HpcrlError as error:
+        message = str(error)
+        rank = _launcher_rank()
+        # Every rank finds the same fault of a configuration: one rank tells all of it, the others one line.
+        if rank not in (None, "0"):
+            message = f"rank {rank}: {message.splitlines()[0]}"
+        print(f"hpcrl: error: {message}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _launcher_rank() -> str | None:
+    """Rank as the launcher tells it, before MPI is up."""
+    names = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+    return next((os.environ[name] for name in names if name in os.environ), None)
+
+
+def _print_keys() -> None:
+    from hpcrl.config import keys
+
+    section = ""
+    for key in keys():
+        if (name := key.name.partition(".")[0]) != section:
+            section = name
+            typer.echo(f"\n[{section}]" if section != "run" else f"[{section}]")
+        typer.echo(f"{key.name} = {key.default!r}  ({key.type})\n    {key.description}")
+
+
+def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> "Forecast":
+    from hpcrl.envs import env_spec
+    from hpcrl.launch import forecast
+    from hpcrl.networks import count_parameters
+    from hpcrl.replay.lanes import record_dtype, shortest_capacity
+
+    spec = env_spec(**config.env.arguments())
+    learning = config.learning
+    input_shape = (spec.stack, *spec.obs_shape)
+    sizes = forecast.Sizes(
+        num_parameters=count_parameters(config.network.kind, config.network.hidden, input_shape, spec.num_actions),
+        record_bytes=record_dtype(spec.obs_shape, spec.obs_dtype).itemsize,
+        capacity_steps=config.replay.capacity_steps,
+        window_steps=spec.stack + config.replay.n_step,
+        shortest_lane_steps=shortest_capacity(spec.stack, config.replay.n_step),
+        simulators=config.env.simulators,
+        batch_size=learning.batch_size,
+        slots=config.server.slots,
+        gradient_slots=config.learner.pipeline + 1,
+        optimizer_vectors=forecast.optimizer_vectors(
+            learning.optimizer, momentum=learning.momentum, rmsprop_centered=learning.rmsprop_centered
+        ),
+    )
+    periods = forecast.Periods(
+        training_intensity=learning.training_intensity,
+        pull_period_updates=config.learner.pull_period_updates,
+        sync_period_steps=config.actor.sync_period_steps,
+        target_period_updates=learning.target_period_updates,
+    )
+    return forecast.forecast(rank_map, sizes, periods, updates_per_second=updates_per_second)
+
+
+def _render(rank_map: "Plan", forecast: "Forecast") -> str:
+    """The forecast as text: memory per kind of rank and per node, then traffic."""
+    count, memories = forecast.num_parameters, len(rank_map.memories)
+    lines = [
+        f"{count:,} parameters ({_bytes(4 * count)}); replay memories: {memories}, {_bytes(forecast.replay_bytes)} in all",
+        f"{'node':>6}  {'ranks':>5}  {'memory':>10}  {'/dev/shm':>10}  {'sent':>12}  {'received':>12}",
+    ]
+    for node in forecast.nodes:
+        lines.append(
+            f"{node.node:>6}  {node.ranks:>5}  {_bytes(node.memory_bytes):>10}  {_bytes(node.shared_bytes):>10}  "
+            f"{_bytes(node.sent_bytes_per_second) + '/s':>12}  {_bytes(node.received_bytes_per_second) + '/s':>12}"
+        )
+    largest = max(forecast.ranks, key=lambda rank: rank.private_bytes + rank.shared_bytes)
+    lines += [
+        f"largest rank: {largest.rank}, {_bytes(largest.private_bytes + largest.shared_bytes)}",
+        f"at {forecast.updates_per_second:,g} global updates/s: {forecast.steps_per_second:,g} steps/s acted; "
+        + f"pushes {_bytes(forecast.pushed_bytes_per_second)}/s, pulls {_bytes(forecast.pulled_bytes_per_second)}/s",
+        "not counted: activations, simulators; sent and received are between nodes",
+    ]
+    return "\n".join(lines)
+
+
+def _bytes(number: float) -> str:
+    """``6.75 MB``, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} TB"

@@ -1,0 +1,399 @@
+"""The configuration: every key with its type, default, unit and bounds, and the one loader that checks them all.
+
+A configuration is a TOML file of the sections below. :func:`load` fills in what a protocol or an optimizer decides,
+checks each key and the keys against each other, and reports every fault at once. Only ``cli`` and ``launch`` read
+these objects; everything below them takes plain named arguments.
+"""
+
+import datetime
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticUndefined
+
+from hpcrl.config_faults import PROTOCOLS, cross_faults, expected, near, near_key
+from hpcrl.errors import ConfigError
+
+# Strict, so that `servers = true` or `servers = "4"` is a fault and not a silent 1 or 4.
+Int = Annotated[int, Strict()]
+Float = Annotated[float, Strict()]
+Bool = Annotated[bool, Strict()]
+
+MODULE_ATTRIBUTE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+
+ATARI_DEFAULTS = {"frame_skip": 4, "stack": 4, "max_episode_frames": 108_000}
+PLAIN_DEFAULTS = {"frame_skip": 1, "stack": 1, "max_episode_frames": 0}
+OPTIMIZER_DEFAULTS = {
+    "sgd": {"learning_rate": 0.01, "optimizer_epsilon": 0.0},
+    "rmsprop": {"learning_rate": 2.5e-4, "optimizer_epsilon": 1e-5},
+    "adagrad": {"learning_rate": 0.01, "optimizer_epsilon": 1e-10},
+    "adam": {"learning_rate": 6.25e-5, "optimizer_epsilon": 1.5e-4},
+}
+"""RMSProp: dqn_zoo (epsilon 0.01 / 32^2). Adam: Dopamine. AdaGrad: torch's own; Gorila published no rate."""
+
+
+class Section(BaseModel):
+    """One table of the file: unknown keys are faults, values never change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+
+class RunConfig(Section):
+    """``[run]``: identity, length and supervision of the run."""
+
+    name: str = Field("run", pattern=r"^[\w.+-]+$", description="name of the run: letters, digits, . _ + -")
+    dir: Path = Field(Path("runs/{name}"), description="run directory; {name}, ~ and $VARIABLES are filled in")
+    seed: Int = Field(1, ge=0, lt=2**63, description="root of every random stream of the run")
+    total_frames: Int = Field(0, ge=0, description="stop after this many emulator frames of all actors; 0 = no limit")
+    total_updates: Int = Field(0, ge=0, description="stop after this many global updates; 0 = no limit")
+    time_limit_seconds: Float = Field(0.0, ge=0, description="stop cleanly after this many seconds; 0 = no limit")
+    heartbeat_seconds: Float = Field(30.0, gt=0, description="seconds between two signs of life of a rank")
+    stall_seconds: Float = Field(300.0, gt=0, description="seconds without progress after which a rank is stalled")
+    lock_step: Bool = Field(False, description="ranks take turns by ticket: deterministic, slow, for debugging")
+    evaluation_period_updates: Int = Field(5000, ge=1, description="global updates between two evaluations")
+    evaluation_episodes: Int = Field(10, ge=1, description="episodes of one evaluation")
+
+    @field_validator("dir", mode="before")
+    @classmethod
+    def _expand(cls, value: Any, info) -> Any:
+        if not isinstance(value, str | Path):
+            return value
+        path = os.path.expanduser(os.path.expandvars(value))
+        unset = re.findall(r"\$\w+|\$\{[^}]*\}", path)
+        if unset:
+            raise ValueError(f"a path whose variables are all set ({', '.join(unset)} is not)")
+        path = path.replace("{name}", info.data.get("name", "run"))
+        if "{" in path:
+            raise ValueError("a path in which only {name} is filled in")
+        return path
+
+
+class TopologyConfig(Section):
+    """``[topology]``: how many ranks hold which role."""
+
+    layout: Literal["serial", "bundled", "split"] = Field("bundled", description="which rank map")
+    servers: Int = Field(1, ge=1, description="parameter server ranks (shards of the parameters)")
+    bundles: Int = Field(0, ge=0, description="bundled: ranks with actor, replay and learner; 0 = all remaining")
+    learners: Int = Field(1, ge=1, description="split: learner ranks")
+    actors: Int = Field(0, ge=0, description="split: actor ranks; 0 = all remaining")
+    evaluators: Int = Field(0, ge=0, description="ranks that only evaluate")
+    monitor: Literal["shared", "own"] = Field("shared", description="display and run log: on server 0 or a rank alone")
+    learner_threads: Int = Field(0, ge=0, description="threads of a learner; 0 = its share of its node's cores, 1 for an mlp")
+
+
+class EnvConfig(Section):
+    """``[env]``: the environment and its protocol; keys left unset follow the protocol."""
+
+    id: str = Field("ALE/Pong-v5", min_length=1, description='"ALE/…", "catch", gymnasium id or "module:attribute"')
+    protocol: Literal["nature", "dopamine", "machado", "custom"] = Field(
+        "custom", description="Atari: fixes stickiness, no-ops, actions, lost lives and FIRE; custom fixes none"
+    )
+    simulators: Int = Field(4, ge=1, description="simulators per actor")
+    sticky_probability: Float = Field(0.0, ge=0, le=1, description="Atari: probability of repeating the last action")
+    noop_max: Int = Field(0, ge=0, description="Atari: most no-op actions at the start of an episode")
+    full_action_space: Bool = Field(False, description="Atari: all 18 actions rather than the game's own")
+    life_loss: Literal["ignore", "terminate"] = Field(
+        "ignore", description="Atari: is a lost life terminal in training"
+    )
+    fire_reset: Bool = Field(False, description="Atari: press FIRE at the start of an episode")
+    frame_skip: Int = Field(4, ge=1, description="emulator frames per step; 1 where it is not Atari")
+    stack: Int = Field(4, ge=1, description="frames per observation; unset: 4 for Atari, else 1")
+    max_episode_frames: Int = Field(
+        108_000, ge=0, description="emulator frames after which an Atari episode is truncated; 0 = the environment's"
+    )
+    autoreset: Literal["next_step", "same_step"] = Field(
+        "next_step", description="gymnasium: does a finished simulator reset in a step of its own or in the same one"
+    )
+    kwargs: dict[str, Any] = Field({}, description="further arguments of the environment")
+
+    @property
+    def is_atari(self) -> bool:
+        return self.id.startswith("ALE/")
+
+    def arguments(self, threads: int = 1) -> dict[str, Any]:
+        """Keyword arguments of ``hpcrl.envs.env_spec`` and ``make_env``."""
+        return {**self.model_dump(exclude={"protocol", "simulators"}), "threads": threads}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        atari = str(data.get("id", "ALE/")).startswith("ALE/")
+        preset = PROTOCOLS.get(str(data.get("protocol")), {}) if atari else {}
+        return {**(ATARI_DEFAULTS if atari else PLAIN_DEFAULTS), **preset, **data}
+
+
+class NetworkConfig(Section):
+    """``[network]``: the Q-network."""
+
+    kind: str = Field(
+        "nature", pattern=rf"^(nature|mlp|{MODULE_ATTRIBUTE})$", description='"nature", "mlp" or "module:attribute"'
+    )
+    hidden: tuple[Annotated[Int, Field(ge=1)], ...] = Field((64, 64), description="mlp: units of each hidden layer")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="learner's arithmetic; auto: bfloat16 on a GPU"
+    )
+
+
+class ReplayConfig(Section):
+    """``[replay]``: the experience memory of a bundle (bundled) or of a node (split)."""
+
+    capacity_steps: Int = Field(200_000, ge=1, description="transitions per memory, divided over its simulators")
+    learning_starts_steps: Int = Field(5000, ge=1, description="transitions in a memory before its learners begin")
+    n_step: Int = Field(1, ge=1, description="steps of the return before bootstrapping")
+
+
+class ExplorationConfig(Section):
+    """``[exploration]``: epsilon falls linearly from start to end."""
+
+    epsilon_start: Float = Field(1.0, ge=0, le=1, description="probability of a random action at first")
+    epsilon_end: Float = Field(0.1, ge=0, le=1, description="probability of a random action at last")
+    decay: Literal["updates", "frames"] = Field("updates", description="clock: global updates or total frames")
+    decay_length: Int = Field(1_000_000, ge=1, description="length of the fall, in the unit of decay")
+    evaluation_epsilon: Float = Field(0.05, ge=0, le=1, description="probability of a random action when evaluating")
+
+
+class LearningConfig(Section):
+    """``[learning]``: the learning rule and the optimizer the servers apply."""
+
+    algorithm: Literal["dqn"] = Field("dqn", description="learning rule")
+    update: Literal["server"] = Field("server", description="who applies a gradient: the server, on its shard")
+    discount: Float = Field(0.99, ge=0, le=1, description="discount per step")
+    batch_size: Int = Field(32, ge=1, description="transitions per minibatch")
+    training_intensity: Float = Field(8.0, gt=0, description="transitions trained per step acted (DQN: 32 / 4 = 8)")
+    loss: Literal["huber", "mse"] = Field("huber", description="loss of the TD error, averaged over the batch")
+    reward_clip: Float = Field(1.0, ge=0, description="learner's rewards are clipped to [-c, c]; 0 = not clipped")
+    optimizer: Literal["sgd", "rmsprop", "adagrad", "adam"] = Field("adagrad", description="rule of the servers")
+    learning_rate: Float = Field(gt=0, description="unset: sgd and adagrad 0.01, rmsprop 2.5e-4, adam 6.25e-5")
+    momentum: Float = Field(0.0, ge=0, lt=1, description="sgd, rmsprop: momentum")
+    adagrad_initial_accumulator: Float = Field(
+        0.1, ge=0, description="adagrad: first value of the squared-gradient sum"
+    )
+    rmsprop_decay: Float = Field(0.95, ge=0, lt=1, description="rmsprop: decay of the running averages")
+    rmsprop_centered: Bool = Field(True, description="rmsprop: divide by the variance rather than the second moment")
+    adam_betas: tuple[Annotated[Float, Field(ge=0, lt=1)], Annotated[Float, Field(ge=0, lt=1)]] = Field(
+        (0.9, 0.999), description="adam: decay of the first and second moment"
+    )
+    optimizer_epsilon: Float = Field(
+        ge=0, description="added to the optimizer's denominator; unset: adagrad 1e-10, rmsprop 1e-5, adam 1.5e-4"
+    )
+    target_period_updates: Int = Field(2500, ge=1, description="global updates between two target networks")
+    max_gradient_norm: Float = Field(0.0, ge=0, description="the learner clips its whole gradient to it; 0 = off")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {**OPTIMIZER_DEFAULTS.get(str(data.get("optimizer")), OPTIMIZER_DEFAULTS["adagrad"]), **data}
+
+
+class LearnerConfig(Section):
+    """``[learner]``: when a learner pulls."""
+
+    pipeline: Int = Field(0, ge=0, le=1, description="0: pull when the last push is consumed; 1: overlap them")
+    pull_period_updates: Int = Field(1, ge=1, description="own updates between two pulls of the parameters")
+
+
+class ActorConfig(Section):
+    """``[actor]``: when an actor pulls and reports."""
+
+    sync_period_steps: Int = Field(1, ge=1, description="steps of each simulator between two pulls of the parameters")
+    report_period_seconds: Float = Field(2.0, gt=0, description="seconds between two reports of finished episodes")
+
+
+class ServerConfig(Section):
+    """``[server]``: guards and transport of the parameter servers."""
+
+    staleness_bound_updates: Int = Field(0, ge=0, description="older gradients are dropped; 0 = 4 x learners (ours)")
+    slots: Int = Field(4, ge=3, description="published copies per shard")
+    window_flavour: Literal["allocate", "create"] = Field("allocate", description="how MPI windows get their memory")
+    max_requests_in_flight: Int = Field(64, ge=1, description="outstanding one-sided requests per peer")
+    idle_sleep_seconds: Float = Field(0.0002, ge=0, description="seconds an idle server sleeps between two looks")
+
+
+class CheckpointConfig(Section):
+    """``[checkpoint]``: when to write and what to keep."""
+
+    period_seconds: Float = Field(300.0, gt=0, description="seconds between two checkpoints")
+    keep_last: Int = Field(3, ge=1, description="newest checkpoints kept")
+    keep_every: Int = Field(0, ge=0, description="every M-th checkpoint is kept for ever; 0 = none")
+
+
+class LogConfig(Section):
+    """``[log]``: what is shown and how often."""
+
+    period_seconds: Float = Field(10.0, gt=0, description="seconds between two lines of progress")
+    display: Literal["auto", "rich", "plain"] = Field("auto", description="panel, lines, or panel where a terminal is")
+
+
+class Config(Section):
+    """The whole configuration, resolved."""
+
+    run: RunConfig = RunConfig()
+    topology: TopologyConfig = TopologyConfig()
+    env: EnvConfig = EnvConfig()
+    network: NetworkConfig = NetworkConfig()
+    replay: ReplayConfig = ReplayConfig()
+    exploration: ExplorationConfig = ExplorationConfig()
+    learning: LearningConfig = LearningConfig()
+    learner: LearnerConfig = LearnerConfig()
+    actor: ActorConfig = ActorConfig()
+    server: ServerConfig = ServerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+
+
+class Key(NamedTuple):
+    """One row of ``hpcrl plan --keys``."""
+
+    name: str
+    """dotted: ``section.key``"""
+    type: str
+    default: Any
+    description: str
+
+
+def load(path: str | os.PathLike, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file, apply ``section.key=value`` overrides in order, and resolve it.
+
+    An override's value is parsed as a TOML value where that succeeds and the key is not a text, else it is the text.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or holds faults; all of them are listed.
+    """
+    try:
+        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable configuration file, got: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected TOML, got: {error}") from error
+    faults = [fault for text in overrides if (fault := _override(raw, text))]
+    return _resolve(raw, faults, f"{path}")
+
+
+def from_dict(raw: Mapping[str, Any]) -> Config:
+    """Resolve a configuration given as nested dictionaries; raises like :func:`load`."""
+    return _resolve(raw, [], "configuration")
+
+
+def to_toml(config: Config) -> str:
+    """The resolved configuration as commented TOML that :func:`load` reads back to an equal one."""
+    lines = []
+    for name, section in config:
+        lines += [f"[{name}]"]
+        for key, field in type(section).model_fields.items():
+            lines += [f"# {field.description}", f"{key} = {_toml(getattr(section, key))}"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def keys() -> list[Key]:
+    """Every key in file order; a default that a protocol or optimizer decides is the one of ``Config()``."""
+    rows = []
+    for name, section in Config():
+        for key, field in type(section).model_fields.items():
+            default = getattr(section, key) if field.default is PydanticUndefined else field.default
+            rows.append(Key(f"{name}.{key}", _type_name(field.annotation), default, field.description))
+    return rows
+
+
+def _override(raw: dict[str, Any], text: str) -> str | None:
+    """Write one ``section.key=value`` into ``raw``; returns the fault if it has another form."""
+    dotted, equals, value = text.partition("=")
+    names = dotted.strip().split(".")
+    if not equals or len(names) < 2 or not all(names):
+        return f"--set {text}: expected section.key=value"
+    table = raw
+    for name in names[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            return f"--set {text}: expected {name} to be a table, got {table!r}"
+    table[names[-1]] = _parse(value.strip(), as_text=_is_text(*names))
+    return None
+
+
+def _is_text(section: str, key: str, *rest: str) -> bool:
+    fields = _sections()[section].model_fields if section in _sections() else {}
+    return not rest and key in fields and _type_name(fields[key].annotation) in ("str", "path")
+
+
+def _parse(text: str, as_text: bool) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return text if as_text and not isinstance(value, str) else value
+
+
+def _sections() -> dict[str, type[Section]]:
+    return {name: field.annotation for name, field in Config.model_fields.items()}
+
+
+def _resolve(raw: Mapping[str, Any], faults: list[str], source: str) -> Config:
+    bad: set[str] = set()
+    sections = {}
+    for name, value in raw.items():
+        if name not in _sections():
+            faults.append(f"{name}: unknown section{near(name, _sections())}")
+        elif not isinstance(value, Mapping):
+            bad.add(name)
+            faults.append(f"{name}: expected a table [{name}], got {value!r}")
+    for name, model in _sections().items():
+        sections[name] = _resolve_section(name, model, {} if name in bad else raw.get(name, {}), faults, bad)
+    config = Config(**sections)
+    faults += [f"{names[0]}: {text}" for names, text in cross_faults(config) if not bad.intersection(names)]
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise ConfigError("\n  ".join([f"{source} has {count}:", *faults]))
+    return config
+
+
+def _resolve_section(name: str, model: type[Section], raw: Mapping, faults: list[str], bad: set[str]) -> Section:
+    """Validate one section; where keys are faulty, note them and go on with the others, to find further faults."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    names = [f"{other}.{key}" for other, sibling in _sections().items() for key in sibling.model_fields]
+    for detail in details:
+        dotted = f"{name}." + ".".join(map(str, detail["loc"]))
+        bad.add(f"{name}.{detail['loc'][0]}")
+        if detail["type"] == "extra_forbidden":
+            faults.append(f"{dotted}: unknown key{near_key(dotted, names)}")
+        else:
+            faults.append(f"{dotted}: {expected(detail)}")
+    return model.model_validate({key: value for key, value in raw.items() if f"{name}.{key}" not in bad})
+
+
+def _type_name(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " | ".join(f'"{value}"' for value in get_args(annotation))
+    return {tuple: "list", dict: "table", Path: "path"}.get(origin or annotation, annotation.__name__)
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str() | Path():
+            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case dict():
+            return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+    raise TypeError(f"no TOML form for {value!r}")

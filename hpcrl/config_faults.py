@@ -1,0 +1,165 @@
+"""Faults of a configuration: what is wrong between keys, and how a fault is worded."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcrl.config import Config, EnvConfig, TopologyConfig
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "nature": {
+        "sticky_probability": 0.0,
+        "noop_max": 30,
+        "full_action_space": False,
+        "life_loss": "terminate",
+        "fire_reset": False,
+    },
+    "dopamine": {
+        "sticky_probability": 0.25,
+        "noop_max": 0,
+        "full_action_space": False,
+        "life_loss": "ignore",
+        "fire_reset": False,
+    },
+    "machado": {
+        "sticky_probability": 0.25,
+        "noop_max": 0,
+        "full_action_space": True,
+        "life_loss": "ignore",
+        "fire_reset": False,
+    },
+    "custom": {},
+}
+"""What each training protocol fixes; FIRE is never pressed for the agent in the three published ones."""
+
+PLAIN_ONLY = {
+    "protocol": "custom",
+    "sticky_probability": 0.0,
+    "noop_max": 0,
+    "full_action_space": False,
+    "life_loss": "ignore",
+    "fire_reset": False,
+    "frame_skip": 1,
+    "max_episode_frames": 0,
+}
+"""The only value of each Atari key that is true of an environment which is not Atari."""
+
+LANE_SLACK_STEPS = 4
+"""Records of a replay lane beyond two windows of stack + n."""
+
+Fault = tuple[tuple[str, ...], str]
+"""The keys concerned, the one to blame first, and what is wrong."""
+
+
+def cross_faults(config: "Config") -> Iterator[Fault]:
+    """Faults between keys: the keys concerned, the one to blame first, and what is wrong."""
+    yield from _topology_faults(config.topology)
+    yield from _env_faults(config.env)
+    yield from _replay_faults(config)
+    run, exploration, learning = config.run, config.exploration, config.learning
+    if run.stall_seconds <= run.heartbeat_seconds:
+        yield (
+            ("run.stall_seconds", "run.heartbeat_seconds"),
+            f"expected more than run.heartbeat_seconds = {run.heartbeat_seconds}, got {run.stall_seconds}",
+        )
+    if exploration.epsilon_end > exploration.epsilon_start:
+        yield (
+            ("exploration.epsilon_end", "exploration.epsilon_start"),
+            f"expected at most exploration.epsilon_start = {exploration.epsilon_start}, got {exploration.epsilon_end}",
+        )
+    if learning.optimizer_epsilon == 0 and learning.optimizer != "sgd":
+        yield (
+            ("learning.optimizer_epsilon", "learning.optimizer"),
+            f"expected more than 0 with optimizer {learning.optimizer!r}, which divides by it, got 0",
+        )
+    if learning.momentum and learning.optimizer not in ("sgd", "rmsprop"):
+        yield (
+            ("learning.momentum", "learning.optimizer"),
+            f"expected 0 with optimizer {learning.optimizer!r} (sgd and rmsprop have it), got {learning.momentum}",
+        )
+
+
+def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
+    """Counts that the layout has no place for."""
+    allowed = {
+        "serial": {"servers": (1,), "bundles": (0, 1), "learners": (1,), "actors": (0, 1), "evaluators": (0, 1)},
+        "bundled": {"learners": (1,), "actors": (0,)},
+        "split": {"bundles": (0,)},
+    }[topology.layout]
+    for key, values in allowed.items():
+        if getattr(topology, key) not in values:
+            expected = " or ".join(map(str, values))
+            yield (
+                (f"topology.{key}", "topology.layout"),
+                f"expected {expected} in the {topology.layout} layout, got {getattr(topology, key)}",
+            )
+    if topology.layout == "serial" and topology.monitor == "own":
+        yield ("topology.monitor", "topology.layout"), "expected 'shared' in the serial layout, got 'own'"
+
+
+def _env_faults(env: "EnvConfig") -> Iterator[Fault]:
+    """Keys that contradict the protocol, or that this kind of environment does not have."""
+    if env.is_atari:
+        fixed, why = PROTOCOLS[env.protocol], f"protocol {env.protocol!r} fixes it (or choose protocol 'custom')"
+        fixed = {**fixed, "autoreset": "next_step"}
+    else:
+        fixed, why = PLAIN_ONLY, f"{env.id!r} is not an Atari environment (ALE/…)"
+    for key, value in fixed.items():
+        if getattr(env, key) != value:
+            reason = "ALE's vector environment resets so" if key == "autoreset" else why
+            yield (
+                (f"env.{key}", "env.id", "env.protocol"),
+                f"expected {value!r}, because {reason}, got {getattr(env, key)!r}",
+            )
+    if env.is_atari and env.max_episode_frames < env.frame_skip:
+        yield (
+            ("env.max_episode_frames", "env.frame_skip"),
+            f"expected at least env.frame_skip = {env.frame_skip}, got {env.max_episode_frames}",
+        )
+
+
+def _replay_faults(config: "Config") -> Iterator[Fault]:
+    """A memory must hold what learning waits for, in lanes longer than two windows of frames."""
+    replay, env, batch_size = config.replay, config.env, config.learning.batch_size
+    least = env.simulators * (2 * (env.stack + replay.n_step) + LANE_SLACK_STEPS)
+    if replay.capacity_steps < least:
+        yield (
+            ("replay.capacity_steps", "env.simulators", "env.stack", "replay.n_step"),
+            f"expected at least {least} (what env.simulators, env.stack, replay.n_step need), got {replay.capacity_steps}",
+        )
+    if replay.learning_starts_steps > replay.capacity_steps:
+        yield (
+            ("replay.learning_starts_steps", "replay.capacity_steps"),
+            f"expected at most replay.capacity_steps = {replay.capacity_steps}, got {replay.learning_starts_steps}",
+        )
+    if batch_size > replay.learning_starts_steps:
+        yield (
+            ("learning.batch_size", "replay.learning_starts_steps"),
+            f"expected at most replay.learning_starts_steps = {replay.learning_starts_steps}, got {batch_size}",
+        )
+
+
+def expected(detail: Mapping[str, Any]) -> str:
+    """Word one of pydantic's error details."""
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("a valid ")
+    message = {"boolean": "true or false"}.get(message, message).replace("String should match pattern", "text like")
+    hint = ""
+    if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+        hint = near(detail["input"], re.findall(r"'([^']*)'", message))
+    return f"expected {message}, got {detail['input']!r}{hint}"
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """A hint at the closest name, or nothing."""
+    close = difflib.get_close_matches(word, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def near_key(dotted: str, names: Sequence[str]) -> str:
+    """A hint for an unknown key: the same key in another section, else the closest one of its own section."""
+    section, _, key = dotted.partition(".")
+    elsewhere = [name for name in names if name.endswith(f".{key}")]
+    own = [name for name in names if name.startswith(f"{section}.")]
+    return f"; did you mean {elsewhere[0]}?" if elsewhere else near(dotted, own)

@@ -1,0 +1,159 @@
+"""Atari games through ale-py's vector environment, whose C++ threads step the simulators and resize the screens.
+
+Where it departs from the published protocols (ale-py 0.12.1):
+
+- Rewards are never clipped here; a learner clips what it trains on.
+- ``life_loss = "terminate"`` marks the step as terminated and the game goes on. ale-py's own ``episodic_life`` would
+  restart the whole game at each lost life.
+- No-ops are single emulator frames and may be none: 0 to ``noop_max``, where DQN Zoo draws 1 to ``noop_max`` and
+  plain ale-py 0 to ``noop_max - 1``. A FIRE pressed by ``fire_reset`` counts as one of them.
+- The last frame of an episode is pooled from fewer screens than the others, some of them from the step before,
+  because the emulator is not read again once the episode is over. Only a truncated episode bootstraps from it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcrl.errors import ConfigError
+from hpcrl.types import EnvSpec, EnvStep
+
+try:
+    import ale_py
+    from ale_py import roms
+    from ale_py.vector_env import AtariVectorEnv
+except ImportError as fault:
+    raise ConfigError(
+        f"env.id: Atari games need ale-py, which cannot be imported ({fault}): pip install ale-py"
+    ) from fault
+
+from hpcrl.envs.gym import registered
+
+_SCREEN_PIXELS = {"img_height": 84, "img_width": 84}
+_AUTORESET = {"next_step": "NextStep", "same_step": "SameStep"}
+_SEED_BITS = 0x7FFFFFFF  # ale-py reads a seed as a C int and a negative one as "none"
+
+
+def spec(id: str, *, full_action_space: bool, frame_skip: int, stack: int, kwargs: Mapping[str, Any]) -> EnvSpec:
+    """Read the game's action set from its ROM; nothing is stepped.
+
+    Raises
+    ------
+    ConfigError
+        The game is not known, or ``kwargs`` has other keys than ``img_height`` and ``img_width`` [pixels].
+    """
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.loadROM(roms.get_rom_path(_game(id)))
+    actions = ale.getLegalActionSet() if full_action_space else ale.getMinimalActionSet()
+    return EnvSpec(_obs_shape(kwargs), np.dtype(np.uint8), stack, len(actions), frames_per_step=frame_skip)
+
+
+class Atari:
+    """``E`` simulators of one game; the members are those of `hpcrl.envs.VectorEnv`.
+
+    A frame is uint8 ``[84, 84]``: grey, the maximum of the last two screens, resized by area averaging (Mnih et al.
+    2015, Methods). The arguments are those of `hpcrl.envs.make_env`.
+
+    Raises
+    ------
+    ConfigError
+        As `spec`.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        seed_sequence: np.random.SeedSequence,
+        *,
+        id: str,
+        sticky_probability: float,
+        noop_max: int,
+        full_action_space: bool,
+        life_loss: str,
+        fire_reset: bool,
+        frame_skip: int,
+        stack: int,
+        max_episode_frames: int,
+        autoreset: str,
+        threads: int,
+        kwargs: Mapping[str, Any],
+    ):
+        obs_shape = _obs_shape(kwargs)
+        self._env = AtariVectorEnv(
+            _game(id),
+            num_envs,
+            num_threads=threads,
+            max_num_frames_per_episode=max_episode_frames,
+            repeat_action_probability=sticky_probability,
+            full_action_space=full_action_space,
+            autoreset_mode=_AUTORESET[autoreset],
+            stack_num=stack,
+            frameskip=frame_skip,
+            noop_max=noop_max + 1 if noop_max else 0,  # ale-py draws from 0 to one less
+            reward_clipping=False,
+            use_fire_reset=fire_reset,
+            **(_SCREEN_PIXELS | dict(kwargs)),
+        )
+        num_actions = int(self._env.single_action_space.n)
+        self.num_envs = num_envs
+        self.spec = EnvSpec(obs_shape, np.dtype(np.uint8), stack, num_actions, frames_per_step=frame_skip)
+        self.observation = np.zeros((num_envs, stack, *obs_shape), np.uint8)
+        self._seeds: np.ndarray | None = (seed_sequence.generate_state(num_envs) & _SEED_BITS).astype(np.int32)
+        self._same_step = autoreset == "same_step"
+        self._life_terminates = life_loss == "terminate"
+        self._lives = np.zeros(num_envs, np.int32)
+        self._to_reset = np.zeros(num_envs, bool)
+
+    def reset(self) -> np.ndarray:
+        """Start a new game everywhere; returns the first frames, uint8 ``[E, *obs_shape]``."""
+        # Unseeded, ale-py draws a seed from the machine; a second reset goes on with the numbers of the first.
+        self.observation, info = self._env.reset(seed=self._seeds)
+        self._seeds = None
+        self._lives = info["lives"]
+        self._to_reset = np.zeros(self.num_envs, bool)
+        return self.observation[:, -1]
+
+    def step(self, actions: np.ndarray) -> EnvStep:
+        """Hold ``actions`` (int64 ``[E]``) for ``frame_skip`` emulator frames."""
+        reset = self._to_reset
+        # Every call returns new arrays, which may therefore be kept.
+        self.observation, reward, game_over, cut, info = self._env.step(actions)
+        frame = final_frame = self.observation[:, -1]
+        over = game_over | cut
+        restarted = reset
+        if self._same_step:
+            restarted = over
+            if over.any():
+                final_frame = np.where(over[:, None, None], info["final_obs"][:, -1], frame)
+        else:
+            self._to_reset = over
+        terminated = game_over
+        if self._life_terminates:
+            # Some games show no lives for a few frames before they are over: that is one end, not two.
+            lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~restarted
+            terminated = game_over | lost
+        self._lives = info["lives"]
+        return EnvStep(frame, reward.astype(np.float32), terminated, cut & ~terminated, over, reset, final_frame)
+
+    def close(self) -> None:
+        """End the simulators' threads."""
+        self._env.close()
+        self._env = None
+
+
+def _game(id: str) -> str:
+    """ale-py's own name of a game: ``ms_pacman`` for ``ALE/MsPacman-v5``."""
+    return registered(id).kwargs["game"]
+
+
+def _obs_shape(kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    unknown = sorted(set(kwargs) - set(_SCREEN_PIXELS))
+    if unknown:
+        raise ConfigError(
+            f"env.kwargs: Atari takes {' and '.join(_SCREEN_PIXELS)}, got {', '.join(unknown)}; "
+            "the rest of the protocol has its own keys in [env]"
+        )
+    size = _SCREEN_PIXELS | dict(kwargs)
+    return size["img_height"], size["img_width"]

@@ -1,0 +1,1 @@
+"""Start-up: the rank map, the wiring and the commands that run across ranks."""

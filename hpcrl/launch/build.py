@@ -1,0 +1,421 @@
+"""Wiring: what every rank is made of, in one place. Collective calls happen here and in ``train`` only."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from hpcrl.algorithms.dqn import Dqn, EpsilonGreedy
+from hpcrl.algorithms.exploration import linear
+from hpcrl.algorithms.optimizers import make_optimizer
+from hpcrl.config import Config
+from hpcrl.envs import env_spec, make_env
+from hpcrl.launch.resume import load_shard
+from hpcrl.launch.topology import Plan, Role, lane_capacity, shard_bounds
+from hpcrl.networks import Replica, count_parameters, make_network, resolve_precision
+from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype, shortest_capacity
+from hpcrl.replay.uniform import UniformReplay
+from hpcrl.roles.actor import Actor
+from hpcrl.roles.checkpointing import CheckpointKeeper, StateWriter, owner_name
+from hpcrl.roles.display import make_display
+from hpcrl.roles.evaluator import Episodes, Evaluator
+from hpcrl.roles.learner import Learner
+from hpcrl.roles.metrics import RECORD, Reporter
+from hpcrl.roles.monitor import Monitor, Writer
+from hpcrl.roles.parameter_server import HEADER_WORDS, ParameterServer
+from hpcrl.roles.ratio import LocalTally, TrainingRatio
+from hpcrl.roles.stopping import StopFlag
+from hpcrl.seeding import generator, seed_sequence, torch_seed
+from hpcrl.storage.checkpoint import Checkpoint
+from hpcrl.storage.runlog import RunLog
+from hpcrl.transport.counters import Counters, Turn
+from hpcrl.transport.parameters import ShardedVector
+from hpcrl.transport.ring import Rings
+from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
+
+REPORT_RECORDS = 256
+"""Reports of one rank that may wait for the monitor before further ones are dropped."""
+
+
+@dataclass
+class Job:
+    """One rank's side of everything that is shared, and what its roles are made from.
+
+    Making it is collective over ``comm``; everything is freed, in reverse order, by ``resources``.
+    """
+
+    comm: MPI.Intracomm
+    config: Config
+    plan: Plan
+    run_dir: Path
+    command_line: str
+    checkpoint: Checkpoint | None
+    resources: ExitStack
+    wall_seconds: float = field(init=False)
+
+    def __post_init__(self):
+        config, plan, comm = self.config, self.plan, self.comm
+        self.spec = env_spec(**config.env.arguments())
+        self.input_shape = (self.spec.stack, *self.spec.obs_shape)
+        self.rank_plan = plan.ranks[comm.rank]
+        self.servers, self.learners = plan.ranks_of("parameter_server"), plan.ranks_of("learner")
+        self.monitor_rank = plan.ranks_of("monitor")[0]
+        size = count_parameters(config.network.kind, config.network.hidden, self.input_shape, self.spec.num_actions)
+        self.bounds = shard_bounds(size, len(self.servers))
+        self.owners = [owner_name(Role("parameter_server", i)) for i in range(len(self.servers))]
+        self._make_windows()
+        restored = self.checkpoint.attributes if self.checkpoint else {}
+        self.wall_seconds = float(restored.get("wall_seconds", 0.0))
+        if comm.rank == self.counters.owner:
+            self.counters.set("total_frames", int(restored.get("total_frames", 0)))
+        comm.Barrier()
+        self.stop = StopFlag(self.counters)
+        self.reporter = Reporter(
+            lambda record: self.reports.push({self.monitor_rank: (record,)}), config.actor.report_period_seconds
+        )
+
+    def _keep(self, resource):
+        self.resources.callback(resource.free)
+        return resource
+
+    def _make_windows(self) -> None:
+        config, plan, comm = self.config, self.plan, self.comm
+        options = {
+            "flavour": config.server.window_flavour,
+            "max_requests": config.server.max_requests_in_flight,
+        }
+        clients = [r.rank for r in plan.ranks if {role.kind for role in r.roles} & {"actor", "learner", "evaluator"}]
+        vector = {"owners": self.servers, "bounds": self.bounds, **options}
+        self.params = self._keep(
+            ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
+        )
+        self.targets = self._keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
+        record = 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
+        self.gradients = self._keep(
+            Rings(
+                comm,
+                name="gradients",
+                producers=self.learners,
+                record_bytes=dict(zip(self.servers, map(int, record), strict=True)),
+                capacity=config.learner.pipeline + 1,
+                **options,
+            )
+        )
+        self.reports = self._keep(
+            Rings(
+                comm,
+                name="reports",
+                producers=range(comm.size),
+                record_bytes={self.monitor_rank: RECORD.itemsize},
+                capacity=REPORT_RECORDS,
+                **options,
+            )
+        )
+        names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
+        names += [f"written/{owner}" for owner in self.owners]
+        self.counters = self._keep(
+            Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
+        )
+
+    # parts that roles of this rank share --------------------------------------------------------------------------
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Arithmetic of this rank's networks."""
+        return resolve_precision(self.config.network.precision, self.config.network.kind, self.rank_plan.device)
+
+    def network(self) -> nn.Module:
+        """The network with its initial parameters, the same on every rank."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(self.config.run.seed, "network", 0))
+            network = self.config.network
+            return make_network(network.kind, network.hidden, self.input_shape, self.spec.num_actions)
+
+    @cached_property
+    def online(self) -> Replica:
+        """The network that the actor and the learner of this rank share."""
+        return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
+
+    @cached_property
+    def memory(self) -> tuple[Lanes, TrainingRatio, int]:
+        """Replay memory of this rank's actor or learner, its training ratio, and the actor's first lane."""
+        role = next(role for role in self.rank_plan.roles if role.kind in ("actor", "learner"))
+        members = self.plan.memories[self.plan.memory_of(role)]
+        config = self.config
+        num_lanes = len(members.actors) * config.env.simulators
+        sizes = {
+            "capacity": lane_capacity(
+                members,
+                capacity_steps=config.replay.capacity_steps,
+                simulators=config.env.simulators,
+                shortest_steps=shortest_capacity(self.spec.stack, config.replay.n_step),
+            ),
+            "stack": self.spec.stack,
+            "n_step": config.replay.n_step,
+        }
+        alone = self.plan.layout != "split"
+        if alone:
+            lanes = local_lanes(num_lanes, self.spec.obs_shape, self.spec.obs_dtype, **sizes)
+            tally = LocalTally()
+        else:
+            shared = self._keep(
+                NodeMemory(
+                    self.memory_comm,
+                    shape=(num_lanes, sizes["capacity"] + sizes["stack"] + sizes["n_step"]),
+                    dtype=record_dtype(self.spec.obs_shape, self.spec.obs_dtype),
+                    words=2 * num_lanes + 2,
+                )
+            )
+            lanes = Lanes(shared.array, SharedCursors(shared, num_lanes), **sizes)
+            tally = SharedTally(shared, 2 * num_lanes)
+        deterministic = config.run.lock_step or self.plan.layout == "serial"
+        ratio = TrainingRatio(
+            tally,
+            intensity=config.learning.training_intensity,
+            batch_size=config.learning.batch_size,
+            learning_starts=config.replay.learning_starts_steps,
+            slack_updates=0 if deterministic else len(members.learners),
+        )
+        first = members.actors.index(role.index) * config.env.simulators if role.kind == "actor" else 0
+        return lanes, ratio, first
+
+    def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy:
+        """Behaviour policy on a replica."""
+        return EpsilonGreedy(replica, self.spec.num_actions, rng, self.dtype)
+
+    def env(self, role: str, index: int):
+        """Simulators of a role."""
+        config = self.config
+        return make_env(
+            config.env.simulators,
+            seed_sequence(config.run.seed, f"{role} env", index),
+            **config.env.arguments(threads=self.rank_plan.threads),
+        )
+
+    @cached_property
+    def turn(self) -> Turn | None:
+        """This rank's turns in lock step; None elsewhere, and on ranks that take none."""
+        takers = sorted({*self.plan.ranks_of("actor"), *self.learners})
+        if not self.config.run.lock_step or self.comm.rank not in takers:
+            return None
+        return Turn(self.counters, position=takers.index(self.comm.rank), parties=len(takers))
+
+
+# One maker for each kind of role ------------------------------------------------------------------------------------
+
+
+def make_server(job: Job, index: int) -> ParameterServer:
+    """Parameter server ``index``, restored from the checkpoint where there is one, its shard published."""
+    learning, config = job.config.learning, job.config
+    begin, end = job.bounds[index], job.bounds[index + 1]
+    initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
+    shard = nn.Parameter(initial[begin:end].clone())
+    optimizer = make_optimizer(
+        learning.optimizer,
+        shard,
+        learning_rate=learning.learning_rate,
+        epsilon=learning.optimizer_epsilon,
+        momentum=learning.momentum,
+        initial_accumulator=learning.adagrad_initial_accumulator,
+        rmsprop_decay=learning.rmsprop_decay,
+        rmsprop_centered=learning.rmsprop_centered,
+        adam_betas=learning.adam_betas,
+    )
+    server = ParameterServer(
+        index,
+        shard=shard,
+        optimizer=optimizer,
+        params=job.params,
+        targets=job.targets,
+        gradients=job.gradients,
+        staleness_bound=config.server.staleness_bound_updates or 4 * max(1, len(job.learners)),
+        target_period=learning.target_period_updates,
+        last_update=config.run.total_updates,
+        at_end=job.stop.finish,
+        announce=partial(job.counters.set, "global_update") if index == 0 else lambda version: None,
+        reporter=job.reporter,
+    )
+    if job.checkpoint:
+        server.restore(load_shard(job.checkpoint, begin, end, job.bounds[-1]))
+    server.publish()
+    return server
+
+
+def make_learner(job: Job, index: int) -> Learner:
+    """Learner ``index``."""
+    config = job.config
+    lanes, ratio, _ = job.memory
+    target = Replica(job.network(), job.targets, len(job.servers), job.rank_plan.device)
+    return Learner(
+        index,
+        online=job.online,
+        target=target,
+        algorithm=Dqn(
+            job.online,
+            target,
+            loss=config.learning.loss,
+            max_gradient_norm=config.learning.max_gradient_norm,
+            dtype=job.dtype,
+        ),
+        replay=UniformReplay(
+            lanes,
+            n_step=config.replay.n_step,
+            discount=config.learning.discount,
+            reward_clip=config.learning.reward_clip or None,
+        ),
+        ratio=ratio,
+        gradients=job.gradients,
+        servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
+        pipeline=config.learner.pipeline,
+        pull_period=config.learner.pull_period_updates,
+        target_period=config.learning.target_period_updates,
+        rng=generator(config.run.seed, "learner", index),
+        reporter=job.reporter,
+        batch_size=config.learning.batch_size,
+    )
+
+
+def epsilon_schedule(config: Config) -> Callable[[int, int], float]:
+    """``epsilon(global_update, total_frames)`` of the configuration."""
+    exploration = config.exploration
+    fall = partial(
+        linear, start=exploration.epsilon_start, end=exploration.epsilon_end, length=exploration.decay_length
+    )
+    if exploration.decay == "updates":
+        return lambda global_update, total_frames: fall(global_update)
+    return lambda global_update, total_frames: fall(total_frames)
+
+
+def make_actor(job: Job, index: int) -> Actor:
+    """Actor ``index``."""
+    config = job.config
+    lanes, ratio, first_lane = job.memory
+
+    def count(steps: int) -> int:
+        total = job.counters.add("total_frames", steps * job.spec.frames_per_step)
+        if config.run.total_frames and total >= config.run.total_frames:
+            job.stop.finish()
+        return total
+
+    return Actor(
+        index,
+        replica=job.online,
+        policy=job.policy(job.online, generator(config.run.seed, "actor", index)),
+        env=job.env("actor", index),
+        lanes=lanes,
+        first_lane=first_lane,
+        ratio=ratio,
+        sync_period=config.actor.sync_period_steps,
+        epsilon=epsilon_schedule(config),
+        count=count,
+        reporter=job.reporter,
+    )
+
+
+def make_evaluator(job: Job, index: int) -> Evaluator:
+    """Evaluator ``index``, with a network of its own: it must not change during an episode."""
+    config = job.config
+    replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device)
+    return Evaluator(
+        index,
+        replica=replica,
+        episodes=Episodes(
+            job.env("evaluator", index),
+            job.policy(replica, generator(config.run.seed, "evaluator", index)),
+            episodes=config.run.evaluation_episodes,
+            epsilon=config.exploration.evaluation_epsilon,
+        ),
+        period=config.run.evaluation_period_updates,
+        total_frames=lambda: job.counters.get("total_frames"),
+        reporter=job.reporter,
+    )
+
+
+def make_monitor(job: Job, index: int) -> Monitor:
+    """The monitor, with its run log, display and writer thread."""
+    config, writer = job.config, Writer()
+    resumed = {}
+    if job.checkpoint:
+        resumed = {
+            "resumed_update": job.checkpoint.global_update,
+            "resumed_frames": int(job.checkpoint.attributes["total_frames"]),
+        }
+    runlog = RunLog(
+        job.run_dir,
+        {
+            "config": (job.run_dir / "config.toml").read_text(),
+            "seed": config.run.seed,
+            "command_line": job.command_line,
+            **resumed,
+        },
+    )
+    keeper = CheckpointKeeper(
+        run_dir=job.run_dir,
+        counters=job.counters,
+        owners=job.owners,
+        attributes=lambda: {
+            "total_frames": job.counters.get("total_frames"),
+            "wall_seconds": monitor.wall_seconds(),
+            "seed": config.run.seed,
+            "shard_bounds": list(job.bounds),
+        },
+        submit=writer.submit,
+        keep_last=config.checkpoint.keep_last,
+        keep_every=config.checkpoint.keep_every,
+    )
+    kinds = ("parameter_server", "learner", "actor", "evaluator")
+    monitor = Monitor(
+        name=config.run.name,
+        run_dir=job.run_dir,
+        reports=job.reports,
+        counters=job.counters,
+        stop=job.stop,
+        writer=writer,
+        keeper=keeper,
+        runlog=runlog,
+        display=make_display(config.log.display, period_seconds=config.log.period_seconds),
+        members={kind: job.plan.num(kind) for kind in kinds if job.plan.num(kind)},
+        frames_per_step=job.spec.frames_per_step,
+        total_frames=config.run.total_frames,
+        total_updates=config.run.total_updates,
+        time_limit_seconds=config.run.time_limit_seconds,
+        log_seconds=config.log.period_seconds,
+        checkpoint_seconds=config.checkpoint.period_seconds,
+        heartbeat_seconds=config.run.heartbeat_seconds,
+        wall_seconds=job.wall_seconds,
+    )
+    return monitor
+
+
+MAKERS = {
+    "parameter_server": make_server,
+    "learner": make_learner,
+    "actor": make_actor,
+    "evaluator": make_evaluator,
+    "monitor": make_monitor,
+}
+
+
+def make_roles(job: Job) -> list:
+    """The roles of this rank, in the order in which its loop steps them; collective over each replay memory."""
+    if job.plan.layout == "split":
+        _split_memories(job)
+    roles = []
+    for kind, index in job.rank_plan.roles:
+        role = MAKERS[kind](job, index)
+        roles.append(role)
+        if kind == "parameter_server":
+            roles.append(StateWriter(role, counters=job.counters, run_dir=job.run_dir))
+    return roles
+
+
+def _split_memories(job: Job) -> None:
+    """A communicator for the ranks of each replay memory."""
+    mine = next((job.plan.memory_of(r) for r in job.rank_plan.roles if r.kind in ("actor", "learner")), None)
+    job.memory_comm = job.comm.Split(MPI.UNDEFINED if mine is None else mine, job.comm.rank)

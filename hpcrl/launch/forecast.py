@@ -1,0 +1,200 @@
+"""What a plan will need before anything is allocated: memory per rank and node, shared memory, and traffic.
+
+Arithmetic only. Sizes that hpcrl allocates are exact; the two process figures are measured estimates, and what a
+network's activations and the simulators take is not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcrl.launch.topology import Memory, Plan, RankPlan, lane_capacity, shard_bounds
+
+FLOAT_BYTES = 4
+PROCESS_BYTES = 90 * 2**20
+"""Resident size of a rank with Python, NumPy and MPI (measured)."""
+TORCH_BYTES = 350 * 2**20
+"""What importing torch adds to a rank (estimate)."""
+
+TARGET_SLOTS = 3
+"""Published copies of a shard's target; targets are new so seldom that the least number will do."""
+
+
+def optimizer_vectors(optimizer: str, *, momentum: float = 0.0, rmsprop_centered: bool = True) -> int:
+    """State vectors, each as long as the parameters, that a server keeps for its optimizer."""
+    return {"sgd": 0, "rmsprop": 1 + rmsprop_centered, "adagrad": 1, "adam": 2}[optimizer] + (momentum > 0)
+
+
+@dataclass(frozen=True)
+class RankForecast:
+    """Memory of one rank, in bytes."""
+
+    rank: int
+    private_bytes: int
+    """process, replicas, optimizer state; also the replay of a bundle"""
+    shared_bytes: int
+    """MPI windows, which the node's ranks share through /dev/shm"""
+
+
+@dataclass(frozen=True)
+class NodeForecast:
+    """Needs of one node."""
+
+    node: int
+    ranks: int
+    memory_bytes: int
+    shared_bytes: int
+    """of ``memory_bytes``, what must fit into /dev/shm"""
+    sent_bytes_per_second: float
+    """to other nodes"""
+    received_bytes_per_second: float
+    """from other nodes"""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Needs of a whole job at a given rate of global updates."""
+
+    ranks: tuple[RankForecast, ...]
+    nodes: tuple[NodeForecast, ...]
+    num_parameters: int
+    replay_bytes: int
+    """all replay memories together"""
+    updates_per_second: float
+    steps_per_second: float
+    """agent steps of all simulators together, from the training intensity"""
+    pushed_bytes_per_second: float
+    """gradients, learners to servers"""
+    pulled_bytes_per_second: float
+    """parameters and targets, servers to learners and actors"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the configuration and the network fix; lengths in float32 elements, steps or bytes as named."""
+
+    num_parameters: int
+    record_bytes: int
+    """one step in a replay lane"""
+    capacity_steps: int
+    """per memory"""
+    window_steps: int
+    """stack + n, mirrored at the end of each lane"""
+    shortest_lane_steps: int
+    """what a lane must at least have"""
+    simulators: int
+    """per actor"""
+    batch_size: int
+    slots: int
+    """published copies per shard"""
+    gradient_slots: int
+    """gradients of one learner that a server can hold"""
+    optimizer_vectors: int
+    """see :func:`optimizer_vectors`"""
+
+
+@dataclass(frozen=True)
+class Periods:
+    """How often something is moved."""
+
+    training_intensity: float
+    """transitions trained per step acted"""
+    pull_period_updates: int
+    """learner's own updates"""
+    sync_period_steps: int
+    """steps of each simulator"""
+    target_period_updates: int
+    """global updates"""
+
+
+def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: float) -> Forecast:
+    """Add up what each role of the plan allocates and moves when shards advance ``updates_per_second``."""
+    vector_bytes = sizes.num_parameters * FLOAT_BYTES
+    bounds = shard_bounds(sizes.num_parameters, plan.num("parameter_server"))
+    steps_per_second = updates_per_second * sizes.batch_size / periods.training_intensity
+    moves = {rank.rank: _moves(plan, rank, sizes, periods, updates_per_second) for rank in plan.ranks}
+    ranks = tuple(_rank(plan, rank, sizes, bounds) for rank in plan.ranks)
+    return Forecast(
+        ranks=ranks,
+        nodes=_nodes(plan, ranks, bounds, moves),
+        num_parameters=sizes.num_parameters,
+        replay_bytes=sum(_memory_bytes(memory, sizes) for memory in plan.memories),
+        updates_per_second=updates_per_second,
+        steps_per_second=steps_per_second,
+        pushed_bytes_per_second=sum(pushes for pushes, _ in moves.values()) * vector_bytes,
+        pulled_bytes_per_second=sum(pulls for _, pulls in moves.values()) * vector_bytes,
+    )
+
+
+def _memory_bytes(memory: Memory, sizes: Sizes) -> int:
+    steps = lane_capacity(
+        memory,
+        capacity_steps=sizes.capacity_steps,
+        simulators=sizes.simulators,
+        shortest_steps=sizes.shortest_lane_steps,
+    )
+    return len(memory.actors) * sizes.simulators * (steps + sizes.window_steps) * sizes.record_bytes
+
+
+def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> RankForecast:
+    """Memory of one rank; a memory shared by a node is charged to its first learner."""
+    kinds = {role.kind for role in rank.roles}
+    vector_bytes = sizes.num_parameters * FLOAT_BYTES
+    private = PROCESS_BYTES + TORCH_BYTES * (kinds != {"monitor"})
+    shared = 0
+    for role in rank.roles:
+        if role.kind == "parameter_server":
+            shard_bytes = (bounds[role.index + 1] - bounds[role.index]) * FLOAT_BYTES
+            private += shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
+            shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
+        elif role.kind == "learner":
+            private += 3 * vector_bytes + sizes.batch_size * sizes.window_steps * sizes.record_bytes
+            memory = plan.memories[plan.memory_of(role)]
+            if memory.learners[0] == role.index:
+                own, node = (0, 1) if plan.layout == "split" else (1, 0)
+                private += own * _memory_bytes(memory, sizes)
+                shared += node * _memory_bytes(memory, sizes)
+        elif role.kind == "evaluator" or (role.kind == "actor" and "learner" not in kinds):
+            private += 2 * vector_bytes  # parameters, and gradients that stay zero
+    return RankForecast(rank.rank, private, shared)
+
+
+def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: float) -> tuple[float, float]:
+    """Whole vectors that a rank pushes and pulls per second.
+
+    A pull moves only what is newer than the replica, which the roles of a rank share: no more than one per update.
+    """
+    kinds = [role.kind for role in rank.roles]
+    learners, actors = plan.num("learner"), plan.num("actor")
+    pushes = wanted = targets = 0.0
+    if "learner" in kinds:
+        pushes = updates / learners
+        wanted += pushes / periods.pull_period_updates
+        targets = min(pushes, updates / periods.target_period_updates)
+    if "actor" in kinds:
+        steps = updates * sizes.batch_size / periods.training_intensity
+        wanted += steps / (actors * sizes.simulators * periods.sync_period_steps)
+    return pushes, min(wanted, updates) + targets
+
+
+def _nodes(
+    plan: Plan, ranks: Sequence[RankForecast], bounds: Sequence[int], moves: dict[int, tuple[float, float]]
+) -> tuple[NodeForecast, ...]:
+    """Sum over each node; what stays inside a node is shared memory and counts as no traffic."""
+    nodes = sorted({rank.node for rank in plan.ranks})
+    sent, received = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)
+    for index, server in enumerate(plan.ranks_of("parameter_server")):
+        here, shard_bytes = plan.ranks[server].node, (bounds[index + 1] - bounds[index]) * FLOAT_BYTES
+        for rank in plan.ranks:
+            if rank.node != here:
+                pushes, pulls = moves[rank.rank]
+                sent[rank.node] += pushes * shard_bytes
+                received[here] += pushes * shard_bytes
+                sent[here] += pulls * shard_bytes
+                received[rank.node] += pulls * shard_bytes
+    forecasts = []
+    for node in nodes:
+        on_node = [ranks[rank.rank] for rank in plan.ranks if rank.node == node]
+        shared = sum(rank.shared_bytes for rank in on_node)
+        memory = shared + sum(rank.private_bytes for rank in on_node)
+        forecasts.append(NodeForecast(node, len(on_node), memory, shared, sent[node], received[node]))
+    return tuple(forecasts)

@@ -1,0 +1,211 @@
+"""``hpcrl train``: from the command line to the loop, and out again."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpcrl import logs
+from hpcrl.config import Config, to_toml
+from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
+from hpcrl.launch.launcher import check_world_size
+from hpcrl.launch.topology import Plan, plan
+
+log = logging.getLogger(__name__)
+
+CLOSING_KINDS = ("parameter_server", "state_writer", "monitor")
+"""Roles that go on until the last checkpoint is written."""
+
+
+def main(config: Config, command_line: Sequence[str]) -> int:
+    """Train, or go on training, as ``config`` says; returns the exit code of this rank.
+
+    A mistake that every rank finds by itself before anything is shared ends the job quietly with one message. Any
+    other exception, also in a background thread, ends the whole job at once with its traceback.
+    """
+    comm = MPI.COMM_WORLD
+    try:
+        check_world_size(comm.size, MPI.Get_library_version(), os.environ)
+        rank_map = make_plan(comm, config)
+        _limit_threads(rank_map.ranks[comm.rank].threads)
+        from hpcrl.envs import env_spec  # only now: numpy and torch size their thread pools when imported
+
+        env_spec(**config.env.arguments())
+        checkpoint = _open_run_directory(comm, config, rank_map)
+    except HpcrlError as error:
+        if comm.rank == 0:
+            print(f"hpcrl: error: {error}", file=sys.stderr)
+        return error.exit_code
+    label = ", ".join(map(str, rank_map.roles_of(comm.rank)))
+    place = f"rank {comm.rank} ({label})"
+    threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value)
+    try:
+        return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place)
+    except BaseException as error:  # whatever it is, the other ranks must not wait for this one
+        _abort(comm, place, error)
+        raise
+
+
+def make_plan(comm: MPI.Intracomm, config: Config) -> Plan:
+    """The rank map of this job; collective."""
+    node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    leaders = comm.allgather(node_comm.bcast(comm.rank))
+    node_comm.Free()
+    numbers = {leader: number for number, leader in enumerate(sorted(set(leaders)))}
+    nodes = [numbers[leader] for leader in leaders]
+    cores: list[set[int]] = [set() for _ in numbers]
+    for node, usable in zip(nodes, comm.allgather(os.sched_getaffinity(0)), strict=True):
+        cores[node] |= usable
+    topology = config.topology
+    return plan(
+        comm.size,
+        nodes,
+        layout=topology.layout,
+        servers=topology.servers,
+        bundles=topology.bundles,
+        learners=topology.learners,
+        actors=topology.actors,
+        evaluators=topology.evaluators,
+        monitor=topology.monitor,
+        cores_per_node=[len(usable) for usable in cores],
+        gpus_per_node=min(comm.allgather(_visible_gpus())),
+        # Small matrices gain nothing from a second thread, and lose much where ranks share cores.
+        learner_threads=topology.learner_threads or (1 if config.network.kind == "mlp" else 0),
+    )
+
+
+def _visible_gpus() -> int:
+    if not os.path.exists("/proc/driver/nvidia/version"):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _limit_threads(threads: int) -> None:
+    """One thread for each core this rank may use, unless the user has said otherwise."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(variable, str(threads))
+
+
+def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan):
+    """The checkpoint to go on from, or None; the monitor's rank prepares the directory for all. Collective."""
+    root = rank_map.ranks_of("monitor")[0]
+    outcome = None
+    if comm.rank == root:
+        try:
+            outcome = _prepare(config.run.dir, config)
+        except StorageError as error:
+            outcome = error
+    outcome = comm.bcast(outcome, root)
+    if isinstance(outcome, StorageError):
+        raise outcome
+    return outcome
+
+
+def _prepare(run_dir: Path, config: Config):
+    from hpcrl.storage import checkpoint, schema
+
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / schema.STOP_FILE).unlink(missing_ok=True)
+        (run_dir / schema.CONFIG_FILE).write_text(to_toml(config))
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the run directory {run_dir}: {error.strerror}; set run.dir or --run-dir to a place that "
+            f"you may write"
+        ) from error
+    checkpoint.clean(run_dir)
+    newest, skipped = checkpoint.latest(run_dir)
+    for path, why in skipped:
+        print(f"hpcrl: warning: skipped checkpoint {path}: {why}", file=sys.stderr)
+    return newest
+
+
+def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, place: str) -> int:
+    import torch
+
+    from hpcrl.launch.build import Job, make_roles
+    from hpcrl.roles import loop
+    from hpcrl.roles.stopping import FINISHED
+    from hpcrl.storage import schema
+    from hpcrl.transport.watchdog import Watchdog
+    from hpcrl.transport.window import Backoff
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+    watchdog = Watchdog(place, config.run.stall_seconds)
+    with ExitStack() as resources:
+        job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources)
+        _log_here(comm, job, rank_map, checkpoint, config.run.dir / schema.EVENTS_FILE)
+        roles = make_roles(job)
+        _stop_on_signals(job.stop)
+        comm.Barrier()
+        watchdog.beat()
+        is_server = any(role.kind == "parameter_server" for role in roles)
+        idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3)
+        loop.run(roles, over=job.stop, beat=watchdog.beat, backoff=idle, turn=job.turn)
+        watchdog.beat("closing")
+        job.counters.add("left", 1)
+        closing = [role for role in roles if role.kind in CLOSING_KINDS]
+        monitor = next((role for role in roles if role.kind == "monitor"), None)
+        if monitor is not None:
+            monitor.close_when(lambda: job.counters.get("left") == comm.size)
+        loop.run(
+            closing, over=lambda: job.counters.get("closed") == 1, beat=watchdog.beat, backoff=Backoff(comm, 0.01)
+        )
+        if monitor is not None:
+            monitor.end()
+        _wait_for_all(comm, watchdog)
+        finished = job.stop.value == FINISHED
+    watchdog.stop()
+    return EXIT_FINISHED if finished else EXIT_STOPPED
+
+
+def _log_here(comm, job, rank_map: Plan, checkpoint, events: Path) -> None:
+    monitors = comm.rank == rank_map.ranks_of("monitor")[0]
+    label = ", ".join(map(str, rank_map.roles_of(comm.rank)))
+    logs.configure(comm.rank, label, logging.INFO if monitors else logging.WARNING)
+    if monitors:
+        logs.log_to_file(events)
+        where = f"resuming {job.run_dir} at update {checkpoint.global_update}" if checkpoint else f"new run {job.run_dir}"
+        log.info("%s: %d ranks, %s layout, %s", where, comm.size, rank_map.layout, MPI.Get_library_version().split("\n")[0])
+
+
+def _stop_on_signals(stop) -> None:
+    """INT, TERM, USR1 and USR2 ask for a clean stop; a second INT or TERM ends the process the ordinary way."""
+
+    def ask(signum, frame):
+        stop.request()
+        if signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, ask)
+
+
+def _wait_for_all(comm, watchdog) -> None:
+    """A barrier that sleeps: nothing is freed while another rank still uses it."""
+    from hpcrl.transport.window import Backoff
+
+    request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
+    while not request.Test():
+        backoff.wait()
+        watchdog.beat("closing")
+
+
+def _abort(comm, place: str, error: BaseException) -> None:
+    """Say what happened, where, and end every rank."""
+    if isinstance(error, HpcrlError):
+        message, code = f"hpcrl: error on {place}: {error}\n", error.exit_code
+    else:
+        text = "".join(traceback.format_exception(error))
+        message, code = f"hpcrl: {place} failed:\n{text}", EXIT_FAULT
+    os.write(2, message.encode())
+    comm.Abort(code)

@@ -1,0 +1,226 @@
+"""Networks, and their parameters as one flat vector."""
+
+import importlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcrl.errors import ConfigError
+
+
+class Pixels(nn.Module):
+    """uint8 frames to floats in [0, 1], channels last in memory (the layout that convolutions are fastest in)."""
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """uint8 ``[B, stack, H, W]`` to float ``[B, stack, H, W]`` (bfloat16 inside a bfloat16 autocast)."""
+        bf16 = torch.is_autocast_enabled(frames.device.type)
+        dtype = torch.get_autocast_dtype(frames.device.type) if bf16 else torch.float32
+        return frames.to(dtype, memory_format=torch.channels_last).mul_(1 / 255)
+
+
+def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
+    """The network of Mnih et al. 2015 (Nature DQN, Methods; also Gorila's): 1.69M parameters at 84x84x4.
+
+    Parameters
+    ----------
+    input_shape : (stack, height, width)
+    num_actions : int
+        Outputs, one action value each.
+    """
+    channels, height, width = input_shape
+    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    if min(height, width) < 1:
+        raise ConfigError(
+            f"network.kind = \"nature\" needs frames of at least 36x36 pixels, got {input_shape[1]}x{input_shape[2]}; "
+            f'set network.kind = "mlp"'
+        )
+    return nn.Sequential(
+        Pixels(),
+        nn.Conv2d(channels, 32, 8, 4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, 2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * height * width, 512),
+        nn.ReLU(),
+        nn.Linear(512, num_actions),
+    )
+
+
+class ToFloat(nn.Module):
+    """Observations of any dtype to float32 vectors."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[B, ...]`` to float32 ``[B, prod(...)]``; uint8 is scaled to [0, 1]."""
+        x = observation.flatten(1).to(torch.float32)
+        return x.mul_(1 / 255) if observation.dtype == torch.uint8 else x
+
+
+def mlp(input_shape: Sequence[int], num_actions: int, hidden: Sequence[int]) -> nn.Module:
+    """Fully connected ReLU network with layers of ``hidden`` units."""
+    layers, width = [ToFloat()], int(np.prod(input_shape))
+    for units in hidden:
+        layers += [nn.Linear(width, units), nn.ReLU()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, num_actions))
+
+
+def make_network(kind: str, hidden: Sequence[int], input_shape: Sequence[int], num_actions: int) -> nn.Module:
+    """Network of a kind: ``"nature"``, ``"mlp"``, or ``"module:attribute"``.
+
+    A custom network is made by ``attribute(input_shape, num_actions)`` and maps observations
+    ``[B, *input_shape]`` to action values float ``[B, num_actions]``; it is tried once here.
+
+    Raises
+    ------
+    ConfigError
+        Where the network cannot be made, has buffers (which no parameter server would carry), or returns another
+        shape.
+    """
+    if kind == "nature":
+        if len(input_shape) != 3:
+            raise ConfigError(
+                f'network.kind = "nature" needs stacked frames [stack, height, width], but this environment gives '
+                f'{list(input_shape)}; set network.kind = "mlp"'
+            )
+        return nature_dqn(input_shape, num_actions)
+    if kind == "mlp":
+        return mlp(input_shape, num_actions, hidden)
+    module_name, _, attribute = kind.partition(":")
+    try:
+        network = getattr(importlib.import_module(module_name), attribute)(tuple(input_shape), num_actions)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f'network.kind = "{kind}": {error}; expected "nature", "mlp" or "module:attribute"') from error
+    if names := [name for name, _ in network.named_buffers()]:
+        raise ConfigError(f'network.kind = "{kind}" has buffers ({", ".join(names)}); only parameters are shared')
+    with torch.no_grad():
+        shape = tuple(network(torch.zeros(2, *input_shape)).shape)
+    if shape != (2, num_actions):
+        raise ConfigError(f'network.kind = "{kind}" must return [2, {num_actions}] for a batch of 2, got {list(shape)}')
+    return network
+
+
+def count_parameters(kind: str, hidden: Sequence[int], input_shape: Sequence[int], num_actions: int) -> int:
+    """Number of parameters of a network, without making their memory where the kind is a built-in one."""
+    with torch.device("meta") if ":" not in kind else nullcontext():
+        return sum(p.numel() for p in make_network(kind, hidden, input_shape, num_actions).parameters())
+
+
+def cpu_has_fast_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 in hardware (AMX or AVX-512 BF16)."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return "amx_bf16" in flags or "avx512_bf16" in flags
+
+
+def resolve_precision(precision: str, kind: str, device: str) -> torch.dtype:
+    """dtype of the network's arithmetic: ``"auto"`` takes bfloat16 for convolutions where hardware has it."""
+    if precision == "auto":
+        fast = torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_fast_bfloat16()
+        precision = "bfloat16" if fast and kind == "nature" else "float32"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+
+
+def autocast(device: str, dtype: torch.dtype) -> AbstractContextManager:
+    """Context in which networks compute in ``dtype``; master weights stay float32."""
+    return torch.autocast(device.split(":")[0], dtype, enabled=dtype != torch.float32)
+
+
+class FlatParameters:
+    """A module's parameters, and their gradients, as views into one contiguous float32 vector each.
+
+    So a pull is one copy straight into the network and a push one copy straight out of it. Order: that of
+    ``module.parameters()``, each C-contiguous; the same on every rank.
+
+    Attributes
+    ----------
+    values, gradients : torch.Tensor
+        float32 ``[P]`` on the module's device.
+    """
+
+    def __init__(self, module: nn.Module):
+        parameters = list(module.parameters())
+        self.module = module
+        self.values = torch.cat([p.detach().reshape(-1).to(torch.float32) for p in parameters])
+        self.gradients = torch.zeros_like(self.values)
+        begin = 0
+        for p in parameters:
+            end = begin + p.numel()
+            p.data = self.values[begin:end].view(p.shape)
+            p.grad = self.gradients[begin:end].view(p.shape)
+            begin = end
+
+    def __len__(self) -> int:
+        return self.values.numel()
+
+    def check(self) -> None:
+        """Raise where something (``module.to``, a foreign optimizer) has detached the views.
+
+        Raises
+        ------
+        RuntimeError
+            The module would silently train on parameters that nobody else sees.
+        """
+        begin = 0
+        for name, p in self.module.named_parameters():
+            at = begin * self.values.element_size()
+            if p.data_ptr() != self.values.data_ptr() + at or p.grad.data_ptr() != self.gradients.data_ptr() + at:
+                raise RuntimeError(f"parameter {name} no longer lies in the flat vector; do not call module.to()")
+            begin += p.numel()
+
+
+class Replica:
+    """A network whose parameters follow a sharded vector of the parameter servers.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On ``device``.
+    vector : ShardedVector
+        The source (see :mod:`hpcrl.transport.parameters`); anything with ``pull(out, versions)``.
+    num_shards : int
+
+    Attributes
+    ----------
+    versions : numpy.ndarray
+        int64 ``[num_shards]`` global update of each shard as held here, -1 before the first pull.
+    """
+
+    def __init__(self, module: nn.Module, vector, num_shards: int, device: str = "cpu"):
+        self.module = module.to(device)
+        self.flat = FlatParameters(self.module)
+        self.vector, self.device = vector, device
+        # MPI moves host memory: on a GPU both vectors have one pinned mirror.
+        on_gpu = device != "cpu"
+        self._values = torch.empty_like(self.flat.values, device="cpu", pin_memory=True) if on_gpu else self.flat.values
+        self._gradients = (
+            torch.empty_like(self.flat.values, device="cpu", pin_memory=True) if on_gpu else self.flat.gradients
+        )
+        self.versions = np.full(num_shards, -1, np.int64)
+
+    def pull(self) -> bool:
+        """Take the newest parameters of every shard; whether any was new. Never inside autocast or a step."""
+        new = self.vector.pull(self._values.numpy(), self.versions)
+        if new and self.device != "cpu":
+            self.flat.values.copy_(self._values)
+        return new
+
+    @property
+    def global_update(self) -> int:
+        """Version of shard 0, the clock of the run."""
+        return int(self.versions[0])
+
+    def host_gradients(self) -> np.ndarray:
+        """float32 ``[P]``: the gradients in host memory, ready to be pushed."""
+        if self.device != "cpu":
+            self._gradients.copy_(self.flat.gradients)
+        return self._gradients.numpy()

@@ -1,0 +1,296 @@
+"""Replay lanes: one ring of records per simulator, every frame stored once (Accelerated Methods §5.2).
+
+Record ``i`` of a lane holds frame ``i``, the action taken at it, and the reward and flags of that action. A finished
+episode is followed by one ``final`` record, its last frame, and then by a ``first`` record:
+
+======  =====  ======  ==========  =====  =====
+record  frame  action  terminated  first  final
+======  =====  ======  ==========  =====  =====
+7       f0     a0      0           1      0
+8       f1     a1      1           0      0
+9       f2     --      --          0      1
+10      g0     b0      0           1      0
+======  =====  ======  ==========  =====  =====
+
+A lost life that counts as a terminal sets ``terminated`` alone: the next record goes on with the same episode.
+
+Indices are absolute (they never wrap); record ``i`` lies in slot ``i % capacity``. The first ``mirror`` slots are
+written once more behind the ring, so that every run of up to ``mirror`` records is one contiguous read.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+_OUTCOME = np.dtype(
+    [
+        ("action", np.int32),
+        ("reward", np.float32),
+        ("terminated", np.uint8),
+        ("truncated", np.uint8),
+        ("first", np.uint8),
+        ("final", np.uint8),
+    ]
+)
+"""The part of a record behind its frame; its fields lie without gaps."""
+
+_RECORD_ALIGNMENT_BYTES = 16
+
+
+def record_dtype(obs_shape: tuple[int, ...], obs_dtype: np.dtype) -> np.dtype:
+    """Layout of one replay record.
+
+    Parameters
+    ----------
+    obs_shape
+        Shape of one frame, without the stack.
+    obs_dtype
+        Type of its elements.
+
+    Returns
+    -------
+    np.dtype
+        Fields ``frame``, ``action`` (int32), ``reward`` (float32, raw), ``terminated``, ``truncated``, ``first`` and
+        ``final`` (uint8), each aligned; the whole padded to a multiple of 16 bytes (84x84: 7,072 bytes).
+    """
+    frame = np.dtype((obs_dtype, obs_shape))
+    behind = _aligned(frame.itemsize, _OUTCOME["action"].itemsize)
+    return np.dtype(
+        {
+            "names": ["frame", *_OUTCOME.names],
+            "formats": [frame, *(_OUTCOME[name] for name in _OUTCOME.names)],
+            "offsets": [0, *(behind + _OUTCOME.fields[name][1] for name in _OUTCOME.names)],
+            "itemsize": _aligned(behind + _OUTCOME.itemsize, _RECORD_ALIGNMENT_BYTES),
+        }
+    )
+
+
+def _aligned(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+class Cursors(Protocol):
+    """How far each lane has been written: records below ``committed`` are whole, those from there to ``reserved`` are
+    being written. Only a lane's writer moves its cursors, ``reserved`` first."""
+
+    def reserved(self) -> np.ndarray:
+        """int64 ``[L]``, not to be written to by the caller"""
+
+    def committed(self) -> np.ndarray:
+        """int64 ``[L]``, not to be written to by the caller"""
+
+    def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
+        """Announce ``counts`` more records in each of the distinct ``lanes``."""
+
+    def commit(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
+        """Publish them, now that they are written."""
+
+
+class LocalCursors:
+    """`Cursors` of a memory that one rank alone writes and reads."""
+
+    def __init__(self, num_lanes: int):
+        self._reserved = np.zeros(num_lanes, np.int64)
+        self._committed = np.zeros(num_lanes, np.int64)
+
+    def reserved(self) -> np.ndarray:
+        return self._reserved
+
+    def committed(self) -> np.ndarray:
+        return self._committed
+
+    def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
+        self._reserved[lanes] += counts
+
+    def commit(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
+        self._committed[lanes] += counts
+
+
+def shortest_capacity(stack: int, n_step: int) -> int:
+    """Records a lane must hold, so that even a full one being written to has transitions to draw."""
+    return 2 * (stack + n_step) + 4
+
+
+class Lanes:
+    """Writer's and reader's view of the ``L`` lanes of one memory.
+
+    Parameters
+    ----------
+    memory
+        `record_dtype` ``[L, capacity + mirror]`` with ``mirror = stack + n_step``, C-contiguous.
+    cursors
+        Cursors of the same lanes.
+    capacity
+        Records per lane.
+    stack
+        Frames of one observation.
+    n_step
+        Longest return that will be sampled [steps].
+
+    Raises
+    ------
+    ValueError
+        ``memory`` has another shape, or a lane is shorter than `shortest_capacity`.
+    """
+
+    def __init__(self, memory: np.ndarray, cursors: Cursors, *, capacity: int, stack: int, n_step: int):
+        mirror = stack + n_step
+        if memory.ndim != 2 or memory.shape[1] != capacity + mirror:
+            raise ValueError(
+                f"memory must be [lanes, capacity + stack + n_step] = [lanes, {capacity + mirror}], got {memory.shape}"
+            )
+        shortest = shortest_capacity(stack, n_step)
+        if capacity < shortest:
+            raise ValueError(f"a lane needs at least 2 x (stack + n_step) + 4 = {shortest} records, got {capacity}")
+        self.memory = memory
+        self.cursors = cursors
+        self.num_lanes = memory.shape[0]
+        self.capacity = capacity
+        self.mirror = mirror
+        self.stack = stack
+        self.n_step = n_step
+        self._frames = memory["frame"]
+        # A view of the packed fields behind the frame, so that they are written in one assignment.
+        self._outcomes = memory.getfield(_OUTCOME, memory.dtype.fields["action"][1])
+        self._row = np.zeros(self.num_lanes, _OUTCOME)
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        """Shape of one frame."""
+        return self._frames.shape[2:]
+
+    def append(
+        self,
+        lanes: np.ndarray,
+        frame: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        first: np.ndarray,
+    ) -> None:
+        """Write one step to each of ``K`` distinct lanes.
+
+        Parameters
+        ----------
+        lanes
+            int64 ``[K]``
+        frame
+            obs_dtype ``[K, *obs_shape]``, the frame acted upon.
+        action
+            int ``[K]``, the action taken at it.
+        reward
+            float32 ``[K]``, raw.
+        terminated, truncated
+            bool ``[K]``, how that step ended.
+        first
+            bool ``[K]``, whether ``frame`` is the first of its episode.
+        """
+        row = self._row[: len(lanes)]
+        row["action"] = action
+        row["reward"] = reward
+        row["terminated"] = terminated
+        row["truncated"] = truncated
+        row["first"] = first
+        row["final"] = 0
+        self._write(lanes, frame, row)
+
+    def append_final(self, lanes: np.ndarray, frame: np.ndarray) -> None:
+        """Write the last frame of an episode that is over to each of ``K`` distinct lanes.
+
+        Nothing was done at it, so it is never sampled as ``s_tm1``; it is the ``s_t`` of the step before it, which a
+        truncated episode bootstraps from.
+
+        Parameters
+        ----------
+        lanes
+            int64 ``[K]``
+        frame
+            obs_dtype ``[K, *obs_shape]``
+        """
+        row = self._row[: len(lanes)]
+        row[...] = 0
+        row["final"] = 1
+        self._write(lanes, frame, row)
+
+    def _write(self, lanes: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
+        slots = self.cursors.committed()[lanes] % self.capacity
+        self.cursors.reserve(lanes, 1)
+        self._frames[lanes, slots] = frame
+        self._outcomes[lanes, slots] = outcome
+        mirrored = slots < self.mirror
+        if mirrored.any():
+            copies = slots[mirrored] + self.capacity
+            self._frames[lanes[mirrored], copies] = frame[mirrored]
+            self._outcomes[lanes[mirrored], copies] = outcome[mirrored]
+        self.cursors.commit(lanes, 1)
+
+    def windows(self, length: int) -> np.ndarray:
+        """Every run of ``length <= mirror`` consecutive records, as a view.
+
+        Returns
+        -------
+        np.ndarray
+            `record_dtype` ``[L, capacity, length]``, not to be written to; ``[l, s]`` starts at slot ``s`` of lane
+            ``l``.
+        """
+        if length > self.mirror:
+            raise ValueError(f"a window holds at most stack + n_step = {self.mirror} records, {length} asked for")
+        lane_bytes, record_bytes = self.memory.strides
+        return as_strided(
+            self.memory,
+            (self.num_lanes, self.capacity, length),
+            (lane_bytes, record_bytes, record_bytes),
+            writeable=False,
+        )
+
+    def check_valid(self) -> tuple[bool, str]:
+        """Check every invariant of the stored records; for tests, while nobody writes.
+
+        Returns
+        -------
+        tuple of bool and str
+            Whether all hold, and if not, which does not and where.
+        """
+        reserved, committed = self.cursors.reserved(), self.cursors.committed()
+        for lane in range(self.num_lanes):
+            if not 0 <= committed[lane] == reserved[lane]:
+                return False, f"lane {lane}: {committed[lane]} records committed, {reserved[lane]} reserved"
+            index = np.arange(max(0, committed[lane] - self.capacity), committed[lane])
+            ring = self.memory[lane, index % self.capacity]
+            why = _first_fault(ring, starts_at_zero=index.size > 0 and index[0] == 0)
+            if why:
+                return False, f"lane {lane}: {why}"
+            copied = min(self.mirror, int(committed[lane]))
+            if self.memory[lane, :copied].tobytes() != self.memory[lane, self.capacity :][:copied].tobytes():
+                return False, f"lane {lane}: the mirror differs from the first records of the ring"
+        return True, ""
+
+
+def _first_fault(ring: np.ndarray, starts_at_zero: bool) -> str:
+    """The first broken rule in the consecutive records of one lane, oldest first; empty if none."""
+    over = (ring["terminated"] | ring["truncated"]).astype(bool)
+    first, final = ring["first"].astype(bool), ring["final"].astype(bool)
+    if starts_at_zero and not first[0]:
+        return "the oldest record of all is not the first of an episode"
+    rules = (
+        ("a record is both first and final", first & final),
+        ("a final record ended a step itself", final & over),
+        ("a final record follows a step that did not end the episode", final[1:] & ~over[:-1]),
+        ("a final record is not followed by a first one", final[:-1] & ~first[1:]),
+        ("a first record does not follow a final one", first[1:] & ~final[:-1]),
+        ("a truncated step is not followed by a final record", (ring["truncated"][:-1] == 1) & ~final[1:]),
+    )
+    for rule, broken in rules:
+        if broken.any():
+            return f"{rule}, {int(broken.argmax())} records after the oldest"
+    return ""
+
+
+def local_lanes(
+    num_lanes: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype, *, capacity: int, stack: int, n_step: int
+) -> Lanes:
+    """Lanes in this process's own memory; the arguments are those of `record_dtype` and `Lanes`."""
+    memory = np.zeros((num_lanes, capacity + stack + n_step), record_dtype(obs_shape, obs_dtype))
+    return Lanes(memory, LocalCursors(num_lanes), capacity=capacity, stack=stack, n_step=n_step)

@@ -1,0 +1,114 @@
+"""The actor: plays its own simulators and writes what happens to replay (Gorila, section 4)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hpcrl.algorithms.dqn import EpsilonGreedy
+from hpcrl.networks import Replica
+from hpcrl.replay.lanes import Lanes
+from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.ratio import TrainingRatio
+
+
+class Actor:
+    """Steps ``E`` simulators with a behaviour policy of the newest parameters.
+
+    Parameters
+    ----------
+    replica : Replica
+        Follows the servers' parameters; shared with the learner of the same bundle.
+    policy : EpsilonGreedy
+    env
+        Vector environment (:mod:`hpcrl.envs`) of ``E`` simulators.
+    lanes : Lanes
+        Replay memory that the experience goes to.
+    first_lane : int
+        Lane of the first simulator; the others follow.
+    ratio : TrainingRatio
+        Says when acting would run ahead of learning.
+    sync_period : int
+        Steps of each simulator between two pulls; 1 is the paper's. [steps]
+    epsilon : callable
+        ``epsilon(global_update, total_frames)``.
+    count : callable
+        ``count(steps)`` adds to the job's total and returns it in frames.
+    """
+
+    kind = "actor"
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        replica: Replica,
+        policy: EpsilonGreedy,
+        env,
+        lanes: Lanes,
+        first_lane: int,
+        ratio: TrainingRatio,
+        sync_period: int,
+        epsilon: Callable[[int, int], float],
+        count: Callable[[int], int],
+        reporter: Reporter,
+    ):
+        self.index = index
+        self.replica, self.policy, self.env, self.lanes, self.ratio = replica, policy, env, lanes, ratio
+        self.sync_period, self.epsilon_at, self.count, self.reporter = sync_period, epsilon, count, reporter
+        self.lane = first_lane + np.arange(env.num_envs)
+        self.frame = env.reset()
+        self.first = np.ones(env.num_envs, bool)
+        self.steps = self.acted_steps = 0
+        self.total_frames = count(0)
+        self.epsilon = 1.0
+        self.episode_return = np.zeros(env.num_envs)
+        self.episode_steps = np.zeros(env.num_envs, np.int64)
+
+    def step(self) -> bool:
+        """One step of every simulator, unless learning is behind."""
+        if not self.ratio.actor_may_step():
+            return False
+        if self.steps % self.sync_period == 0:
+            self.replica.pull()  # (1)
+        self.epsilon = self.epsilon_at(self.replica.global_update, self.total_frames)
+        action = self.policy.act(self.env.observation, self.epsilon)  # (2)
+        step = self.env.step(action)  # (3)
+        self._remember(action, step)  # (4)
+        self._finish_episodes(step)  # (5)
+        self.steps += 1
+        acted = int(np.count_nonzero(~step.reset))
+        self.acted_steps += acted
+        self.ratio.add_steps(acted)
+        self.total_frames = self.count(acted)  # (6)
+        self.reporter.actor(self)
+        return True
+
+    def _remember(self, action: np.ndarray, step) -> None:
+        """Write the step of every simulator that acted (one that only reset itself did not)."""
+        acted = ~step.reset
+        everyone = acted.all()
+        of = slice(None) if everyone else acted
+        self.lanes.append(
+            self.lane[of],
+            self.frame[of],
+            action[of],
+            step.reward[of],
+            step.terminated[of],
+            step.truncated[of],
+            self.first[of],
+        )
+        over = step.episode_over
+        if over.any():
+            self.lanes.append_final(self.lane[over], step.final_frame[over])
+        # The next frame is an episode's first where the simulator resets within this step (SAME_STEP) or did so in
+        # a step of its own (NEXT_STEP); until then a finished simulator's frame is never written.
+        self.first = over if everyone else over | step.reset
+        self.frame = step.frame
+
+    def _finish_episodes(self, step) -> None:
+        self.episode_return += step.reward
+        self.episode_steps += ~step.reset
+        for simulator in np.flatnonzero(step.episode_over):
+            self.reporter.episode(self, int(simulator))
+            self.episode_return[simulator] = 0
+            self.episode_steps[simulator] = 0

@@ -1,0 +1,107 @@
+"""The learner: samples experience, computes a gradient, sends it to the parameter servers (Gorila, section 4)."""
+
+import numpy as np
+
+from hpcrl.algorithms.dqn import Dqn
+from hpcrl.networks import Replica
+from hpcrl.replay.uniform import UniformReplay
+from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.parameter_server import HEADER_WORDS
+from hpcrl.roles.ratio import TrainingRatio
+from hpcrl.transport.ring import Rings
+
+
+class Learner:
+    """Computes gradients of minibatches at the newest parameters and pushes them, sliced, to the servers.
+
+    Parameters
+    ----------
+    online, target : Replica
+        Follow the servers' parameters and targets.
+    algorithm : Dqn
+        Writes gradients into ``online``.
+    replay : UniformReplay
+    ratio : TrainingRatio
+        Says when an update is due.
+    gradients : Rings
+        A ring to each server.
+    servers : list of (int, int, int)
+        Rank, begin and end of each shard.
+    pipeline : int
+        Pushes that may be on their way while the next gradient is computed: 0 or 1.
+    pull_period : int
+        Own updates between two pulls. [updates]
+    target_period : int
+        The servers keep a new target at every multiple of this. [updates]
+    batch_size : int
+    rng : numpy.random.Generator
+        Draws minibatches.
+    """
+
+    kind = "learner"
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        online: Replica,
+        target: Replica,
+        algorithm: Dqn,
+        replay: UniformReplay,
+        ratio: TrainingRatio,
+        gradients: Rings,
+        servers: list[tuple[int, int, int]],
+        pipeline: int,
+        pull_period: int,
+        target_period: int,
+        batch_size: int,
+        rng: np.random.Generator,
+        reporter: Reporter,
+    ):
+        self.index = index
+        self.online, self.target, self.algorithm = online, target, algorithm
+        self.replay, self.ratio, self.batch_size, self.rng = replay, ratio, batch_size, rng
+        self.gradients, self.servers, self.pipeline = gradients, servers, pipeline
+        self.pull_period, self.target_period = pull_period, target_period
+        self.reporter = reporter
+        self.updates = 0
+        self.in_flight = False
+        self.loss = self.mean_q = float("nan")
+        self._headers = np.zeros((len(servers), HEADER_WORDS), np.int64)
+
+    def step(self) -> bool:
+        """One update, if the servers are ready for it and one is due."""
+        if self.in_flight and not self._arrived():
+            return False
+        if not self.ratio.learner_due():
+            return False
+        if self.updates % self.pull_period == 0:
+            self.online.pull()  # (1)
+        if self._target_is_old():
+            self.target.pull()  # (6)
+        batch = self.replay.sample(self.batch_size, self.rng)  # (2)
+        self.loss, self.mean_q = self.algorithm.gradient(batch)  # (3)
+        self._push()  # (5)
+        self.updates += 1
+        self.reporter.learner(self)  # (7)
+        return True
+
+    def _arrived(self) -> bool:
+        """Whether the last push is consumed (pipeline 0), or there is room for another (pipeline 1)."""
+        arrived = self.gradients.room() if self.pipeline else self.gradients.drained()
+        if arrived:
+            self.ratio.add_update()
+            self.in_flight = False
+        return arrived
+
+    def _push(self) -> None:
+        gradient = self.online.host_gradients()
+        self._headers[:, 0] = self.online.versions
+        self.gradients.push(
+            {rank: (self._headers[k], gradient[begin:end]) for k, (rank, begin, end) in enumerate(self.servers)}
+        )
+        self.in_flight = True
+
+    def _target_is_old(self) -> bool:
+        newest = self.online.versions // self.target_period * self.target_period
+        return bool((self.target.versions < newest).any())

@@ -1,0 +1,113 @@
+"""What the roles tell the monitor, and how: fixed-size records through a ring, dropped (and counted) when it is full."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+FIELDS = {
+    "episode": ("simulator", "episode_return", "length_steps", "total_frames", "global_update"),
+    "actor": ("steps", "epsilon", "total_frames", "global_update"),
+    "learner": ("updates", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
+    "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum"),
+    "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
+}
+"""Values of a report by kind. Counts are totals since the rank started."""
+
+KINDS = tuple(FIELDS)
+MOST_FIELDS = max(map(len, FIELDS.values()))
+RECORD = np.dtype([("kind", "i4"), ("index", "i4"), ("values", "f8", MOST_FIELDS)])
+
+
+def encode(kind: str, index: int, values: dict[str, float]) -> np.ndarray:
+    """uint8 ``[RECORD.itemsize]``: one report."""
+    record = np.zeros(1, RECORD)
+    record["kind"], record["index"] = KINDS.index(kind), index
+    record["values"][0, : len(FIELDS[kind])] = [values[name] for name in FIELDS[kind]]
+    return record.view(np.uint8)
+
+
+def decode(data: np.ndarray) -> tuple[str, int, dict[str, float]]:
+    """Kind, index and values of what :func:`encode` gave."""
+    record = data.view(RECORD)[0]
+    kind = KINDS[record["kind"]]
+    return kind, int(record["index"]), dict(zip(FIELDS[kind], record["values"].tolist(), strict=False))
+
+
+class Reporter:
+    """Sends the reports of this rank's roles; each kind at most once every ``period_seconds``, episodes always.
+
+    Parameters
+    ----------
+    send : callable
+        ``send(record)``: uint8 ``[RECORD.itemsize]`` to the monitor; never waits.
+    period_seconds : float
+    """
+
+    def __init__(self, send: Callable[[np.ndarray], None], period_seconds: float):
+        self.send, self.period = send, period_seconds
+        self._due: dict[str, float] = {}
+
+    def _is_due(self, kind: str) -> bool:
+        now = time.monotonic()
+        if now < self._due.get(kind, 0.0):
+            return False
+        self._due[kind] = now + self.period
+        return True
+
+    def _send(self, kind: str, index: int, **values: float) -> None:
+        self.send(encode(kind, index, values))
+
+    def episode(self, actor, simulator: int) -> None:
+        """A simulator of ``actor`` finished an episode: its raw, unclipped return."""
+        self._send(
+            "episode",
+            actor.index,
+            simulator=simulator,
+            episode_return=actor.episode_return[simulator],
+            length_steps=actor.episode_steps[simulator],
+            total_frames=actor.total_frames,
+            global_update=actor.replica.global_update,
+        )
+
+    def actor(self, actor) -> None:
+        """An actor's counts."""
+        if self._is_due("actor"):
+            self._send(
+                "actor",
+                actor.index,
+                steps=actor.acted_steps,
+                epsilon=actor.epsilon,
+                total_frames=actor.total_frames,
+                global_update=actor.replica.global_update,
+            )
+
+    def learner(self, learner) -> None:
+        """A learner's counts."""
+        if self._is_due("learner"):
+            self._send(
+                "learner",
+                learner.index,
+                updates=learner.updates,
+                loss=learner.loss,
+                mean_q=learner.mean_q,
+                replay_fill=learner.replay.fill,
+                overwritten=learner.replay.overwritten,
+                global_update=learner.online.global_update,
+            )
+
+    def server(self, server) -> None:
+        """A server's counts."""
+        if self._is_due("parameter_server"):
+            self._send(
+                "parameter_server",
+                server.index,
+                global_update=server.version,
+                accepted=server.accepted,
+                dropped=server.dropped,
+                staleness_sum=server.staleness_sum,
+            )
+
+    def evaluation(self, index: int, **values: float) -> None:
+        """A finished evaluation."""
+        self._send("evaluator", index, **values)

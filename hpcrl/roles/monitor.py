@@ -1,0 +1,273 @@
+"""The monitor: run log, display, checkpoints, time limit and stop file of the whole job."""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hpcrl.errors import StorageError
+from hpcrl.roles.checkpointing import CheckpointKeeper
+from hpcrl.roles.display import Progress
+from hpcrl.roles.metrics import decode
+from hpcrl.roles.stopping import StopFlag
+from hpcrl.storage import schema
+from hpcrl.storage.runlog import RunLog
+from hpcrl.transport.counters import Counters
+from hpcrl.transport.ring import Rings
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+"""How often the display is refreshed and files, limits and checkpoints are looked after."""
+
+
+class Writer:
+    """A thread that does all file and terminal work of the monitor, in order. A slow disk never delays a server."""
+
+    def __init__(self):
+        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run ``task`` after all earlier ones."""
+        self._tasks.put(task)
+
+    def idle(self) -> bool:
+        """Whether everything submitted is done."""
+        return self._tasks.unfinished_tasks == 0
+
+    def close(self) -> None:
+        """Finish what was submitted and end the thread."""
+        self._tasks.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except StorageError as error:
+                log.warning("%s", error)
+            self._tasks.task_done()
+
+
+class Monitor:
+    """Gathers the reports of all ranks.
+
+    Parameters
+    ----------
+    run_dir : Path
+    reports : Rings
+        Rings from every rank to this one.
+    counters : Counters
+    stop : StopFlag
+    writer : Writer
+    keeper : CheckpointKeeper
+    runlog : RunLog
+    display
+        Has ``update(progress)`` and ``close()``.
+    members : dict
+        Role kind to how many of it there are.
+    frames_per_step, total_frames, total_updates, time_limit_seconds
+        Unit of the counts and the ends of the run; 0 for none.
+    period_seconds : float
+        Seconds between two rows of the run log and two checkpoints.
+    wall_seconds : float
+        Training time of earlier starts of this run. [seconds]
+    """
+
+    kind, index = "monitor", 0
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        run_dir: Path,
+        reports: Rings,
+        counters: Counters,
+        stop: StopFlag,
+        writer: Writer,
+        keeper: CheckpointKeeper,
+        runlog: RunLog,
+        display,
+        members: dict[str, int],
+        frames_per_step: int,
+        total_frames: int,
+        total_updates: int,
+        time_limit_seconds: float,
+        log_seconds: float,
+        checkpoint_seconds: float,
+        heartbeat_seconds: float,
+        wall_seconds: float,
+    ):
+        self.name, self.run_dir, self.reports, self.counters, self.stop = name, run_dir, reports, counters, stop
+        self.writer, self.keeper, self.runlog, self.display = writer, keeper, runlog, display
+        self.members, self.frames_per_step = members, frames_per_step
+        self.total_frames, self.total_updates, self.time_limit = total_frames, total_updates, time_limit_seconds
+        self.log_seconds, self.checkpoint_seconds, self.heartbeat_seconds = (
+            log_seconds,
+            checkpoint_seconds,
+            heartbeat_seconds,
+        )
+        self.began = time.monotonic()
+        self.earlier_seconds = wall_seconds
+        self.returns: deque[float] = deque(maxlen=100)
+        self.episodes = 0
+        self.last: dict[tuple[str, int], dict[str, float]] = {}
+        self.heard: dict[tuple[str, int], float] = {}
+        self.progress: Progress | None = None
+        self._next_tick = 0.0
+        self._all_left: Callable[[], bool] | None = None
+        self._last_checkpoint_begun = False
+        self._next_row, self._next_checkpoint = self.began + log_seconds, self.began + checkpoint_seconds
+        self._start = (self.began, counters.get("total_frames"), counters.get("global_update"))
+        self._row_before = self._tick_before = self._start
+
+    def wall_seconds(self) -> float:
+        """Training time of the run so far, over its restarts."""
+        return self.earlier_seconds + time.monotonic() - self.began
+
+    def step(self) -> bool:
+        """Take in what was reported; twice a second, look after everything else."""
+        waiting = self.reports.waiting()
+        for producer, count in enumerate(waiting):
+            for _ in range(count):
+                self._hear(*decode(self.reports.oldest(producer)))
+                self.reports.pop([producer])
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + TICK_SECONDS
+            self._tick()
+        self.keeper.step()
+        if self._all_left is not None:
+            self._close()
+        return any(waiting)
+
+    def _hear(self, kind: str, index: int, values: dict[str, float]) -> None:
+        if kind == "episode":
+            self.returns.append(values["episode_return"])
+            self.episodes += 1
+            self._log("episodes", {"wall_seconds": self.wall_seconds(), "actor": index, **values})
+            return
+        if kind == "evaluator":
+            self._log("evaluations", {"wall_seconds": self.wall_seconds(), **values})
+            log.info(
+                "evaluation at update %d: mean return %.2f over %d episodes (epsilon %g)",
+                values["global_update"],
+                values["mean_return"],
+                values["episodes"],
+                values["epsilon"],
+            )
+        self.last[kind, index] = values
+        self.heard[kind, index] = time.monotonic()
+
+    def _log(self, table: str, row: dict[str, float]) -> None:
+        try:
+            self.runlog.append(table, row)
+        except StorageError as error:
+            log.warning("%s", error)
+
+    def _tick(self) -> None:
+        self._tick_before, self.progress = self._measure(self._tick_before)
+        progress = self.progress
+        self.writer.submit(lambda: self.display.update(progress))
+        now = time.monotonic()
+        if now >= self._next_row:
+            self._next_row = now + self.log_seconds
+            self.write_row()
+        if self.stop.value:
+            return
+        if now >= self._next_checkpoint:
+            self._next_checkpoint = now + self.checkpoint_seconds
+            self.keeper.begin(self.counters.get("global_update"))
+        self._look_for_the_end()
+
+    def close_when(self, all_left: Callable[[], bool]) -> None:
+        """The run is over: from now on, write the last checkpoint as soon as ``all_left()``, then let everyone go."""
+        self._all_left = all_left
+
+    def _close(self) -> None:
+        if self._last_checkpoint_begun:
+            if not self.keeper.busy and self.writer.idle():
+                self.counters.set("closed", 1)
+        elif self._all_left() and not self.keeper.busy:
+            self.keeper.begin(self.counters.get("global_update"))
+            self._last_checkpoint_begun = True
+
+    def end(self) -> None:
+        """Write the last rows and the summary."""
+        self.write_row()
+        progress = self._measure(self._start)[1]
+        self.writer.submit(lambda: self.display.close(progress))
+        self.writer.submit(self.runlog.close)
+        self.writer.close()
+
+    def _look_for_the_end(self) -> None:
+        if (self.run_dir / schema.STOP_FILE).exists():
+            log.info("stop file found: stopping")
+            self.stop.stop()
+        elif self.time_limit and time.monotonic() - self.began > self.time_limit:
+            log.info("run.time_limit_seconds reached: stopping")
+            self.stop.stop()
+
+    def write_row(self) -> None:
+        """Add a row of progress to the run log, and let everything buffered reach the disk."""
+        self._row_before, row = self._measure(self._row_before)
+        self._log("progress", {name: getattr(row, name) for name in schema.TABLES["progress"]})
+        self.writer.submit(self.runlog.flush)
+
+    def _sum(self, kind: str, name: str) -> float:
+        return sum(values[name] for (k, _), values in self.last.items() if k == kind)
+
+    def _mean(self, kind: str, name: str) -> float:
+        values = [values[name] for (k, _), values in self.last.items() if k == kind]
+        return float(np.mean(values)) if values else float("nan")
+
+    def _measure(self, before: tuple[float, int, int]) -> tuple[tuple[float, int, int], Progress]:
+        """Progress now, with rates since ``before`` = (time, frames, updates)."""
+        now, frames, update = time.monotonic(), self.counters.get("total_frames"), self.counters.get("global_update")
+        seconds = max(now - before[0], 1e-9)
+        frames_per_second = (frames - before[1]) / seconds
+        updates_per_second = (update - before[2]) / seconds
+        accepted, staleness = self._sum("parameter_server", "accepted"), self._sum("parameter_server", "staleness_sum")
+        alive = {
+            kind: (sum(now - t < self.heartbeat_seconds for (k, _), t in self.heard.items() if k == kind), count)
+            for kind, count in self.members.items()
+        }
+        progress = Progress(
+            wall_seconds=self.wall_seconds(),
+            total_frames=frames,
+            total_steps=frames // self.frames_per_step,
+            global_update=update,
+            steps_per_second=frames_per_second / self.frames_per_step,
+            frames_per_second=frames_per_second,
+            updates_per_second=updates_per_second,
+            epsilon=self._mean("actor", "epsilon"),
+            mean_return_100=float(np.mean(self.returns)) if self.returns else float("nan"),
+            staleness_mean=staleness / accepted if accepted else float("nan"),
+            gradients_accepted=int(accepted),
+            gradients_dropped=int(self._sum("parameter_server", "dropped")),
+            replay_fill=self._mean("learner", "replay_fill"),
+            loss=self._mean("learner", "loss"),
+            mean_q=self._mean("learner", "mean_q"),
+            eta_seconds=self._eta(frames, frames_per_second, update, updates_per_second),
+            alive=alive,
+            total_frames_goal=self.total_frames,
+            run_dir=self.run_dir,
+            name=self.name,
+        )
+        return (now, frames, update), progress
+
+    def _eta(self, frames: int, frames_per_second: float, update: int, updates_per_second: float) -> float:
+        ends = []
+        if self.total_frames and frames_per_second > 0:
+            ends.append((self.total_frames - frames) / frames_per_second)
+        if self.total_updates and updates_per_second > 0:
+            ends.append((self.total_updates - update) / updates_per_second)
+        if self.time_limit:
+            ends.append(self.time_limit - (time.monotonic() - self.began))
+        return max(min(ends), 0.0) if ends else float("nan")

@@ -1,0 +1,130 @@
+"""The parameter server: one shard of the parameters, its optimizer, and its target (Gorila, section 4)."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcrl.algorithms.optimizers import optimizer_arrays, restore_optimizer
+from hpcrl.roles.metrics import Reporter
+from hpcrl.transport.parameters import ShardedVector
+from hpcrl.transport.ring import Rings
+
+HEADER_WORDS = 8
+"""int64 words before the gradient in a record; word 0 is the version of this shard that it was computed at"""
+
+
+class ParameterServer:
+    """Applies the learners' gradients to one shard and publishes the result.
+
+    Parameters
+    ----------
+    shard : torch.nn.Parameter
+        float32 ``[n]``, the master copy of this shard.
+    optimizer : torch.optim.Optimizer
+        Of ``shard`` alone.
+    params, targets : ShardedVector
+        Where the shard and its target are published.
+    gradients : Rings
+        One ring from each learner; records are ``HEADER_WORDS`` int64 and then float32 ``[n]``.
+    staleness_bound : int
+        Gradients computed more than this many versions ago are dropped. [updates]
+    target_period : int
+        The target is the shard as it was at version ``k * target_period``. [updates]
+    last_update : int
+        No gradient is applied at this version; 0 for no end. [updates]
+    at_end : callable
+        Called when ``last_update`` is reached.
+    announce : callable
+        Called with the new version after it was published.
+    reporter : Reporter
+    """
+
+    kind = "parameter_server"
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        shard: nn.Parameter,
+        optimizer: torch.optim.Optimizer,
+        params: ShardedVector,
+        targets: ShardedVector,
+        gradients: Rings,
+        staleness_bound: int,
+        target_period: int,
+        last_update: int,
+        at_end: Callable[[], None],
+        announce: Callable[[int], None],
+        reporter: Reporter,
+    ):
+        self.index = index
+        self.shard, self.optimizer, self.params, self.targets = shard, optimizer, params, targets
+        self.gradients, self.staleness_bound, self.target_period = gradients, staleness_bound, target_period
+        self.last_update, self.at_end, self.announce, self.reporter = last_update, at_end, announce, reporter
+        self.version = 0
+        self.target, self.target_version = shard.detach().numpy().copy(), 0
+        self.accepted = self.dropped = self.staleness_sum = 0
+        self._published = self._target_published = -1
+
+    def step(self) -> bool:
+        """Apply every gradient that waits, publish once, give the slots back; whether there was any."""
+        waiting = [learner for learner, n in enumerate(self.gradients.waiting()) if n]  # (1)
+        for learner in waiting:
+            if self.last_update and self.version >= self.last_update:
+                break
+            version, gradient = self._read(learner)
+            staleness = self.version - version
+            if staleness > self.staleness_bound:  # (2)
+                self.dropped += 1
+                continue
+            self.shard.grad = gradient
+            self.optimizer.step()  # (3)
+            self.version += 1
+            self.accepted += 1
+            self.staleness_sum += staleness
+            if self.version % self.target_period == 0:  # (6)
+                self.target, self.target_version = self.shard.detach().numpy().copy(), self.version
+        self.publish()  # (4)
+        # Only now: a learner whose push is consumed must find its own update in the next pull.
+        self.gradients.pop(waiting)
+        self.reporter.server(self)
+        return bool(waiting)
+
+    def publish(self) -> None:
+        """Publish what is newer than the published; where slow readers hold every slot, a later call does it."""
+        if self._published != self.version and self.params.publish(self.shard.detach().numpy(), self.version):
+            self._published = self.version
+            self.announce(self.version)
+            if self.last_update and self.version >= self.last_update:
+                self.at_end()
+        if self._target_published != self.target_version and self.targets.publish(self.target, self.target_version):
+            self._target_published = self.target_version
+
+    def _read(self, learner: int) -> tuple[int, torch.Tensor]:
+        """Version and gradient of a learner's oldest record, where it lies in the ring."""
+        record = self.gradients.oldest(learner)
+        header, gradient = record[: 8 * HEADER_WORDS].view(np.int64), record[8 * HEADER_WORDS :].view(np.float32)
+        return int(header[0]), torch.from_numpy(gradient)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that a checkpoint must hold of this shard; copies."""
+        return {
+            "params": self.shard.detach().numpy().copy(),
+            "target": self.target.copy(),
+            "version": np.int64(self.version),
+            "target_version": np.int64(self.target_version),
+            **{f"optimizer/{name}": value.copy() for name, value in optimizer_arrays(self.optimizer).items()},
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave, and publish it."""
+        self.shard.detach().numpy()[:] = state["params"]
+        self.target = np.array(state["target"], np.float32)
+        self.version, self.target_version = int(state["version"]), int(state["target_version"])
+        restore_optimizer(
+            self.optimizer,
+            {name.removeprefix("optimizer/"): v for name, v in state.items() if name.startswith("optimizer/")},
+        )
+        self.publish()

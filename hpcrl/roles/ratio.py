@@ -1,0 +1,74 @@
+"""Holding learning and acting at the configured training intensity."""
+
+from typing import Protocol
+
+
+class Tally(Protocol):
+    """Where a memory's two counts live: in this rank (bundles), or with the ranks that share the memory."""
+
+    def steps(self, add: int = 0) -> int:
+        """Agent steps written to the memory, after adding."""
+
+    def trained(self, add: int = 0) -> int:
+        """Transitions that learners have trained on, after adding."""
+
+
+class LocalTally:
+    """Counts of a memory that one rank alone uses."""
+
+    def __init__(self):
+        self._steps = self._trained = 0
+
+    def steps(self, add: int = 0) -> int:
+        """Agent steps written to the memory, after adding."""
+        self._steps += add
+        return self._steps
+
+    def trained(self, add: int = 0) -> int:
+        """Transitions that learners have trained on, after adding."""
+        self._trained += add
+        return self._trained
+
+
+class TrainingRatio:
+    """Transitions trained per step acted (Accelerated Methods, section 5.2: 8 for DQN, 32 every 4 steps).
+
+    Parameters
+    ----------
+    tally : Tally
+    intensity : float
+        Transitions trained per agent step.
+    batch_size : int
+        Transitions of one update.
+    learning_starts : int
+        Steps written before the first update. [steps]
+    slack_updates : int
+        Further updates that may be due before acting waits: 0 alternates strictly, 1 per learner lets actors go on
+        while gradients are on their way.
+    """
+
+    def __init__(
+        self, tally: Tally, *, intensity: float, batch_size: int, learning_starts: int, slack_updates: int
+    ):
+        self.tally, self.intensity, self.batch_size = tally, intensity, batch_size
+        self.learning_starts, self.slack_updates = learning_starts, slack_updates
+
+    def _updates_due(self) -> float:
+        owed = (self.tally.steps() - self.learning_starts) * self.intensity - self.tally.trained()
+        return owed / self.batch_size
+
+    def learner_due(self) -> bool:
+        """Whether enough new experience is there for another minibatch."""
+        return self._updates_due() >= 1
+
+    def actor_may_step(self) -> bool:
+        """Whether learning is not further behind than the slack allows."""
+        return self._updates_due() < 1 + self.slack_updates
+
+    def add_steps(self, steps: int) -> None:
+        """Count agent steps."""
+        self.tally.steps(steps)
+
+    def add_update(self) -> None:
+        """Count a finished update."""
+        self.tally.trained(self.batch_size)

@@ -1,0 +1,397 @@
+"""Checkpoints: a directory that is either complete and verified, or ignored.
+
+Order of writing: one owner makes ``step-N.tmp/`` (`begin`); every owner of state writes its own file there
+(`write_state`, fsync); when all have, one owner writes the manifest with sizes and checksums, fsyncs it, renames the
+directory and fsyncs its parent (`finish`). A kill at any point leaves the checkpoints before it untouched.
+There is no pickle anywhere: loading a checkpoint can run no code.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcrl.errors import StorageError
+from hpcrl.storage import schema
+from hpcrl.storage.hdf5 import fsync, open_file, storage_error
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What the manifest of a checkpoint says."""
+
+    path: Path
+    global_update: int
+    number: int
+    """Counts the checkpoints of a run, from 1, over restarts; the greatest is the newest."""
+    owners: tuple[str, ...]
+    """Owners whose state is in it."""
+    absent: tuple[str, ...]
+    """Owners that should have written their state and did not."""
+    attributes: dict
+    """What `finish` was given: counters, seed and the like."""
+    files: dict[str, dict]
+    """For each owner: file name, bytes and sha256."""
+
+
+def checkpoint_dir(run_dir: Path, global_update: int) -> Path:
+    """Return where the finished checkpoint of a global update lies."""
+    return Path(run_dir) / schema.CHECKPOINTS_DIRECTORY / schema.CHECKPOINT_DIRECTORY.format(global_update)
+
+
+def unfinished_dir(run_dir: Path, global_update: int) -> Path:
+    """Return where a checkpoint lies while it is being written; every owner can work it out for itself."""
+    return Path(f"{checkpoint_dir(run_dir, global_update)}{schema.UNFINISHED_SUFFIX}")
+
+
+def state_path(directory: Path, owner: str) -> Path:
+    """Return the state file of an owner, say ``"learner-0"``, in a checkpoint directory."""
+    return Path(directory) / schema.STATE_FILE.format(owner)
+
+
+def begin(run_dir: Path, global_update: int) -> Path:
+    """Make the empty directory of a new checkpoint and return it; called by one owner, before any writes.
+
+    Raises
+    ------
+    StorageError
+        It cannot be made.
+    """
+    directory = unfinished_dir(run_dir, global_update)
+    try:
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+    except OSError as error:
+        raise storage_error("create", directory, error) from error
+    return directory
+
+
+def discard(directory: Path) -> None:
+    """Remove a checkpoint that could not be finished, so that it does not fill the disk."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping) -> None:
+    """Write the state of one owner and fsync it.
+
+    Parameters
+    ----------
+    path
+        ``state_path(directory, owner)``; it must not exist.
+    file_type
+        A key of ``schema.VERSIONS``.
+    arrays
+        Arrays and numbers of any shape; nested mappings are flattened with ``/`` in the keys.
+    attributes
+        What JSON can hold: numbers of any size, texts, lists and mappings (a NumPy generator's state, for one).
+
+    Raises
+    ------
+    StorageError
+        The disk is full or faulty, or a value is of a kind that only pickle could hold. The file is removed.
+    """
+    path = Path(path)
+    flat = flatten(arrays)
+    texts = {name: _to_json(value, f"{path}: attribute {name!r}") for name, value in attributes.items()}
+    created = False
+    try:
+        with open_file(path, "x") as file:
+            created = True
+            file.attrs.update(schema.header(file_type))
+            group = file.create_group(schema.ARRAYS_GROUP)
+            for name, array in flat.items():
+                group.create_dataset(name, data=array)
+            file.create_group(schema.ATTRIBUTES_GROUP).attrs.update(texts)
+        fsync(path)
+    except (OSError, RuntimeError) as error:
+        if created:
+            path.unlink(missing_ok=True)
+        raise storage_error("write", path, error) from error
+
+
+def read_state(path: Path, file_type: str) -> tuple[dict[str, np.ndarray], dict]:
+    """Read what `write_state` wrote.
+
+    Returns
+    -------
+    arrays
+        Flat, with ``/`` in the keys of what was nested (`unflatten` undoes that); numbers are 0-d arrays.
+    attributes
+        As they were given.
+
+    Raises
+    ------
+    StorageError
+        The file is missing, damaged, or of another type or version.
+    """
+    arrays = {}
+
+    def read(name, item):
+        if hasattr(item, "dtype"):
+            arrays[name] = np.asarray(item[()])
+
+    try:
+        with open_file(Path(path), "r") as file:
+            schema.check_header(file.attrs, file_type, path)
+            file[schema.ARRAYS_GROUP].visititems(read)
+            attributes = {name: json.loads(text) for name, text in file[schema.ATTRIBUTES_GROUP].attrs.items()}
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise storage_error("read", path, error) from error
+    return arrays, attributes
+
+
+def finish(directory: Path, owners: Sequence[str], absent: Sequence[str], attributes: Mapping) -> Checkpoint:
+    """Verify that all is there, write the manifest, and give the checkpoint its final name.
+
+    Parameters
+    ----------
+    directory
+        As returned by `begin`; the global update is taken from its name.
+    owners
+        Owners that have written their state.
+    absent
+        Owners given up on.
+    attributes
+        What JSON can hold: counters, seed, and whatever else one may want to know without opening a file.
+
+    Raises
+    ------
+    StorageError
+        A file is missing, or the disk is full or faulty.
+    """
+    directory = Path(directory)
+    final = directory.with_name(directory.name.removesuffix(schema.UNFINISHED_SUFFIX))
+    try:
+        files = {owner: _describe(state_path(directory, owner)) for owner in owners}
+        manifest = {
+            **schema.header("manifest"),
+            "global_update": int(re.fullmatch(schema.CHECKPOINT_PATTERN, final.name)[1]),
+            "number": max((found.number for found in _readable(directory.parent)[0]), default=0) + 1,
+            "files": files,
+            "absent": list(absent),
+            "attributes": dict(attributes),
+        }
+        text = _to_json(manifest, f"{directory}: manifest", indent=1)
+        path = directory / schema.MANIFEST_FILE
+        with open(path, "x") as stream:
+            stream.write(text + "\n")
+        fsync(path)
+        fsync(directory)
+        _give_final_name(directory, final)
+    except OSError as error:
+        raise storage_error("finish", directory, error) from error
+    return read_manifest(final)
+
+
+def read_manifest(directory: Path) -> Checkpoint:
+    """Read a manifest, without looking at the files that it lists.
+
+    Raises
+    ------
+    StorageError
+        It is missing, damaged or of another version.
+    """
+    path = Path(directory) / schema.MANIFEST_FILE
+    try:
+        manifest = json.loads(path.read_text())
+        schema.check_header(manifest, "manifest", path)
+        return Checkpoint(
+            path=Path(directory),
+            global_update=manifest["global_update"],
+            number=manifest["number"],
+            owners=tuple(manifest["files"]),
+            absent=tuple(manifest["absent"]),
+            attributes=manifest["attributes"],
+            files=manifest["files"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise storage_error("read", path, error) from error
+
+
+def latest(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
+    """Find the newest checkpoint whose every file has the size and checksum that its manifest says.
+
+    All its bytes are read, so call it on one rank.
+
+    Returns
+    -------
+    checkpoint
+        None where there is no sound one.
+    skipped
+        (directory, reason) of each damaged one that was passed over.
+    """
+    found, skipped = _readable(Path(run_dir) / schema.CHECKPOINTS_DIRECTORY)
+    for checkpoint in reversed(found):
+        fault = _fault(checkpoint)
+        if fault is None:
+            return checkpoint, skipped
+        skipped.append((checkpoint.path, fault))
+    return None, skipped
+
+
+def prune(run_dir: Path, keep_last: int, keep_every: int) -> list[Path]:
+    """Remove old checkpoints: all but the newest `keep_last` and, where not 0, every `keep_every`-th ever written.
+
+    Damaged directories older than those kept go too.
+
+    Returns
+    -------
+    list
+        Directories removed.
+
+    Raises
+    ------
+    StorageError
+        One cannot be removed.
+    """
+    directory = Path(run_dir) / schema.CHECKPOINTS_DIRECTORY
+    found, damaged = _readable(directory)
+    last = found[-max(1, keep_last) :]
+    forever = [checkpoint for checkpoint in found if keep_every and checkpoint.number % keep_every == 0]
+    kept = {checkpoint.path for checkpoint in last + forever}
+    removed = [checkpoint.path for checkpoint in found if checkpoint.path not in kept]
+    removed += [path for path, _ in damaged if last and path.name < last[0].path.name]
+    for path in removed:
+        _remove(path)
+    return removed
+
+
+def clean(run_dir: Path) -> list[Path]:
+    """Remove what a killed run left unfinished; called once, by one rank, before the run writes anything.
+
+    Returns
+    -------
+    list
+        Directories removed.
+
+    Raises
+    ------
+    StorageError
+        One cannot be removed.
+    """
+    directory = Path(run_dir) / schema.CHECKPOINTS_DIRECTORY
+    removed = []
+    for path in sorted(directory.glob(f"*{schema.REPLACED_SUFFIX}")):
+        final = path.with_name(path.name.removesuffix(schema.REPLACED_SUFFIX))
+        if final.exists():
+            removed.append(path)
+        else:  # killed between the two renames of _give_final_name
+            path.rename(final)
+    removed += sorted(directory.glob(f"*{schema.UNFINISHED_SUFFIX}"))
+    for path in removed:
+        _remove(path)
+    return removed
+
+
+def flatten(nested: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
+    """Flatten nested mappings of arrays into one, with ``/`` in the keys; empty mappings vanish.
+
+    Raises
+    ------
+    StorageError
+        A value is neither a mapping nor an array of numbers.
+    """
+    flat = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}/")
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc" and array.dtype.names is None:
+            raise StorageError(
+                f"state {prefix + str(name)!r}: expected numbers, got {type(value).__name__} of dtype {array.dtype}; "
+                "put texts and the like into the attributes"
+            )
+        flat[f"{prefix}{name}"] = array
+    return flat
+
+
+def unflatten(flat: Mapping[str, np.ndarray]) -> dict:
+    """Undo `flatten`."""
+    nested = {}
+    for name, array in flat.items():
+        *parents, leaf = name.split("/")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = array
+    return nested
+
+
+def _readable(directory: Path) -> tuple[list[Checkpoint], list[tuple[Path, str]]]:
+    """Return the checkpoints whose manifest can be read, oldest first, and (directory, reason) of the others."""
+    found, damaged = [], []
+    for path in sorted(directory.glob("step-*")):
+        if not re.fullmatch(schema.CHECKPOINT_PATTERN, path.name):
+            continue
+        try:
+            found.append(read_manifest(path))
+        except StorageError as error:
+            damaged.append((path, str(error)))
+    # By order of writing, not by update: a run that fell back to an older checkpoint writes lower updates again.
+    return sorted(found, key=lambda checkpoint: checkpoint.number), damaged
+
+
+def _fault(checkpoint: Checkpoint) -> str | None:
+    for owner, expected in checkpoint.files.items():
+        try:
+            found = _describe(state_path(checkpoint.path, owner))
+        except OSError as error:
+            return str(storage_error("read", state_path(checkpoint.path, owner), error))
+        if found != expected:
+            what = "bytes" if found["bytes"] != expected["bytes"] else "sha256"
+            return f"{found['name']}: expected {what} {expected[what]}, found {found[what]}"
+    return None
+
+
+def _describe(path: Path) -> dict:
+    with open(path, "rb") as stream:
+        return {
+            "name": path.name,
+            "bytes": os.fstat(stream.fileno()).st_size,
+            "sha256": hashlib.file_digest(stream, "sha256").hexdigest(),
+        }
+
+
+def _give_final_name(directory: Path, final: Path) -> None:
+    if final.exists():  # the same update once more, say after a restart that trained nothing
+        replaced = final.with_name(final.name + schema.REPLACED_SUFFIX)
+        final.rename(replaced)
+        directory.rename(final)
+        fsync(final.parent)
+        discard(replaced)
+    else:
+        directory.rename(final)
+        fsync(final.parent)
+
+
+def _remove(path: Path) -> None:
+    try:
+        # Renamed first, so that a half-removed checkpoint can never be mistaken for a damaged one.
+        if path.suffix not in (schema.UNFINISHED_SUFFIX, schema.REPLACED_SUFFIX):
+            path = path.rename(path.with_name(path.name + schema.UNFINISHED_SUFFIX))
+        shutil.rmtree(path)
+    except OSError as error:
+        raise storage_error("remove", path, error) from error
+
+
+def _to_json(value, where: str, **options) -> str:
+    try:
+        return json.dumps(value, default=_plain, **options)
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{where} cannot be stored: {error}; put arrays of numbers into the arrays") from error
+
+
+def _plain(value):
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no number, text, list or mapping")

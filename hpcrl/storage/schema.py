@@ -1,0 +1,149 @@
+"""Every name, type, unit and version found in the files of a run.
+
+A run directory holds::
+
+    config.toml                       the resolved configuration
+    runlog-NNN.h5                     one segment for each start of the run (see `runlog`)
+    events.log                        text, for ``tail -f``
+    checkpoints/step-NNNNNNNNNNNN/    one checkpoint, named by its global update (see `checkpoint`)
+    stop                              its presence asks the run to end cleanly
+
+A change of meaning of any name here raises the version of its file type.
+"""
+
+import datetime
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcrl.errors import StorageError
+
+CONFIG_FILE = "config.toml"
+EVENTS_FILE = "events.log"
+STOP_FILE = "stop"
+RUNLOG_FILE = "runlog-{:03d}.h5"
+RUNLOG_PATTERN = r"runlog-(\d{3,})\.h5"
+CHECKPOINTS_DIRECTORY = "checkpoints"
+CHECKPOINT_DIRECTORY = "step-{:012d}"
+CHECKPOINT_PATTERN = r"step-(\d{12,})"
+UNFINISHED_SUFFIX = ".tmp"
+"""A checkpoint still being written, or left by a run that was killed."""
+REPLACED_SUFFIX = ".old"
+"""The former checkpoint of the same update, for the moment in which a new one takes its name."""
+MANIFEST_FILE = "manifest.json"
+STATE_FILE = "{}.h5"
+"""State of one owner, named after it: ``parameter_server-0.h5``."""
+
+VERSIONS = {
+    "runlog": 1,
+    "manifest": 1,
+    "parameter_server": 1,
+    "learner": 1,
+    "actor": 1,
+    "evaluator": 1,
+    "monitor": 1,
+}
+"""Format version of each file type."""
+
+ARRAYS_GROUP = "arrays"
+"""State files: one dataset for each array; nested keys are nested groups."""
+ATTRIBUTES_GROUP = "attributes"
+"""State files: the attributes of this group are JSON texts, one for each value that is not an array."""
+
+RESUMED_UPDATE = "resumed_update"
+"""Run log, int64 attribute: rows of earlier segments with a greater ``global_update`` are superseded by this one."""
+RESUMED_FRAMES = "resumed_frames"
+"""Run log, int64 attribute: the same for rows with greater ``total_frames``."""
+COMMITTED_ROWS = "committed_rows"
+"""Run log, int64 ``[1]`` in each table: rows whose columns are all in the file. It is written last."""
+CHUNK_ROWS = 1024
+
+
+class Column(NamedTuple):
+    """One growable dataset of a run-log table, ``dtype [rows]``."""
+
+    dtype: str
+    unit: str
+    meaning: str
+
+
+_WALL_SECONDS = Column("f8", "s", "training time since the run began, counted on over restarts")
+_TOTAL_FRAMES = Column("i8", "frames", "emulator frames played by all actors so far")
+_GLOBAL_UPDATE = Column("i8", "updates", "version of parameter shard 0")
+
+TABLES: dict[str, dict[str, Column]] = {
+    "episodes": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "global_update": _GLOBAL_UPDATE,
+        "actor": Column("i4", "1", "index of the actor"),
+        "simulator": Column("i4", "1", "index of the simulator within its actor"),
+        "episode_return": Column("f8", "score", "undiscounted sum of the raw, unclipped rewards"),
+        "length_steps": Column("i8", "steps", "agent decisions in the episode"),
+    },
+    "progress": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "total_steps": Column("i8", "steps", "agent decisions of all actors so far"),
+        "global_update": _GLOBAL_UPDATE,
+        "steps_per_second": Column("f8", "steps/s", "all actors, since the row before"),
+        "frames_per_second": Column("f8", "frames/s", "all actors, since the row before"),
+        "updates_per_second": Column("f8", "updates/s", "global updates since the row before"),
+        "epsilon": Column("f8", "1", "probability of a random action"),
+        "mean_return_100": Column("f8", "score", "mean return of the last 100 training episodes; NaN before the first"),
+        "staleness_mean": Column("f8", "updates", "mean age of the gradients received since the row before"),
+        "gradients_accepted": Column("i8", "gradients", "applied by every shard, so far"),
+        "gradients_dropped": Column("i8", "gradients", "refused by every shard as too old, so far"),
+        "replay_fill": Column("f8", "1", "filled share of the replay memories, 0 to 1"),
+        "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),
+        "mean_q": Column("f8", "score", "mean value of the actions in the minibatches since the row before"),
+    },
+    "evaluations": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "global_update": Column("i8", "updates", "version of the parameters that were evaluated"),
+        "episodes": Column("i8", "episodes", "episodes played"),
+        "mean_return": Column("f8", "score", "mean undiscounted raw return of these episodes"),
+        "std_return": Column("f8", "score", "standard deviation of the returns over these episodes"),
+        "epsilon": Column("f8", "1", "probability of a random action during evaluation"),
+    },
+}
+"""Tables of a run log: group name, then dataset name."""
+
+
+def header(file_type: str) -> dict[str, str | int]:
+    """Return the attributes that begin every file: its type and version, the program's version and the date.
+
+    Raises
+    ------
+    StorageError
+        `file_type` is not in `VERSIONS`.
+    """
+    if file_type not in VERSIONS:
+        raise StorageError(f"unknown file type {file_type!r}: expected one of {', '.join(VERSIONS)}")
+    try:
+        program_version = importlib.metadata.version("hpcrl")
+    except importlib.metadata.PackageNotFoundError:
+        program_version = "unknown"
+    date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"file_type": file_type, "version": VERSIONS[file_type], "hpcrl_version": program_version, "date": date}
+
+
+def check_header(attributes: Mapping, file_type: str, path: Path) -> None:
+    """Check that a file is of the type and version that its reader understands.
+
+    Raises
+    ------
+    StorageError
+        It is not; the message says what was expected and what was found.
+    """
+    found = attributes.get("file_type"), attributes.get("version")
+    expected = file_type, VERSIONS[file_type]
+    if found[0] != expected[0] or found[1] is None:
+        raise StorageError(f"{path}: expected an hpcrl file of type {file_type!r}, found type {found[0]!r}")
+    if int(found[1]) != expected[1]:
+        raise StorageError(
+            f"{path}: expected {file_type!r} version {expected[1]}, found version {found[1]}, written by hpcrl "
+            f"{attributes.get('hpcrl_version')}; read it with that version of hpcrl"
+        )

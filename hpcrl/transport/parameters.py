@@ -1,0 +1,107 @@
+"""A versioned vector, sharded over its owners' windows."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.transport.protocol import PublicationLayout, Publisher, read_latest
+from hpcrl.transport.window import Window, drive
+
+
+class ShardedVector:
+    """float32 vector whose shard ``k`` lives on rank ``owners[k]``; owners publish, readers pull. Collective.
+
+    A pull returns whole versions of every shard, never a mixture inside one; shards may differ in version, and the
+    versions are returned. A pull needs one round, or two if the reader slept longer than ``patience_seconds`` while
+    it read. A reader that stops for ever delays nobody for longer than that.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        All ranks that take part.
+    owners : sequence of int
+        Rank of each shard.
+    bounds : sequence of int
+        ``bounds[k]:bounds[k + 1]`` is shard ``k``; ``bounds[-1]`` is the length of the vector.
+    readers : sequence of int
+        Ranks that may pull.
+    slots : int
+        Copies of a shard in its window, at least 3: one that is the newest, one that is written, and those that slow
+        readers still copy. Where all are in use a publication is put off (:meth:`publish` returns False).
+    patience_seconds : float
+        How long a reader's copy is protected.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        name: str,
+        owners: Sequence[int],
+        bounds: Sequence[int],
+        readers: Sequence[int],
+        slots: int = 4,
+        patience_seconds: float = 30.0,
+        flavour: str = "allocate",
+        max_requests: int = 64,
+    ):
+        self.owners, self.bounds, self.name = tuple(owners), tuple(bounds), name
+        self.layouts = [
+            PublicationLayout(slots, len(readers), 4 * (end - begin))
+            for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        self.my_shards = [k for k, rank in enumerate(self.owners) if rank == comm.rank]
+        nbytes = self.layouts[self.my_shards[0]].window_bytes if self.my_shards else 0
+        self.window = Window(comm, nbytes, name=name, flavour=flavour, max_requests=max_requests)
+        self.reader = readers.index(comm.rank) if comm.rank in readers else None
+        self.sessions = [0] * len(self.owners)
+        self.rounds = 0
+        """rounds of all pulls so far, over all shards (a shard that was not new counts none)"""
+        if self.my_shards:
+            self._publisher = Publisher(self.layouts[self.my_shards[0]], patience_seconds, time.monotonic)
+
+    @property
+    def size(self) -> int:
+        """Length of the whole vector."""
+        return self.bounds[-1]
+
+    def publish(self, values: np.ndarray, version: int) -> bool:
+        """Make ``values``, float32 ``[shard length]``, the newest version of this rank's shard.
+
+        Returns
+        -------
+        bool
+            False where every slot is in use by slow readers: nothing was written, try again with the then newest.
+        """
+        return drive(self.window, [(self.window.rank, self._publisher.publish(version, values))])[0]
+
+    def pull(self, out: np.ndarray, versions: np.ndarray) -> bool:
+        """Copy every shard that is newer than ``versions`` into ``out``; whether any was.
+
+        Parameters
+        ----------
+        out : float32 [size]
+            Destination, written in place.
+        versions : int64 [shards]
+            Versions that ``out`` holds, updated in place; -1 for none.
+        """
+        programs = [
+            (
+                owner,
+                read_latest(self.layouts[k], self.reader, self.sessions[k], int(versions[k]), out[begin:end]),
+            )
+            for k, (owner, begin, end) in enumerate(zip(self.owners, self.bounds[:-1], self.bounds[1:], strict=True))
+        ]
+        any_new = False
+        for k, (version, rounds) in enumerate(drive(self.window, programs)):
+            versions[k] = version
+            self.sessions[k] += rounds
+            self.rounds += rounds
+            any_new |= rounds > 0
+        return any_new
+
+    def free(self) -> None:
+        """Free the window; collective."""
+        self.window.free()

@@ -1,0 +1,108 @@
+"""Rings of fixed-size records from many producers to the ranks that consume them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.transport.protocol import Consumer, Producer, RingLayout
+from hpcrl.transport.window import Window, drive
+
+
+class Rings:
+    """One ring from each producer to each consumer, in the consumers' windows. Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        All ranks that take part.
+    producers : sequence of int
+        Ranks that push.
+    record_bytes : mapping of int to int
+        Consumer rank to the bytes of one record in its rings.
+    capacity : int
+        Records that a ring holds.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        name: str,
+        producers: Sequence[int],
+        record_bytes: Mapping[int, int],
+        capacity: int,
+        flavour: str = "allocate",
+        max_requests: int = 64,
+    ):
+        self.producers = tuple(producers)
+        layouts = {rank: self._layouts(nbytes, capacity) for rank, nbytes in record_bytes.items()}
+        mine = layouts.get(comm.rank, [])
+        self.window = Window(
+            comm, mine[-1].end if mine else 0, name=name, flavour=flavour, max_requests=max_requests
+        )
+        self.consumers = [Consumer(layout) for layout in mine]
+        self.to: dict[int, Producer] = {}
+        if comm.rank in self.producers:
+            index = self.producers.index(comm.rank)
+            self.to = {rank: Producer(rings[index]) for rank, rings in layouts.items()}
+        self.dropped = 0
+        """records given up because a ring was full"""
+
+    def _layouts(self, record_bytes: int, capacity: int) -> list[RingLayout]:
+        layouts, start = [], 0
+        for _ in self.producers:
+            layouts.append(RingLayout(start, capacity, record_bytes))
+            start = layouts[-1].end
+        return layouts
+
+    # producer -----------------------------------------------------------------------------------------------------
+
+    def room(self) -> bool:
+        """Whether a record can be pushed to every consumer now."""
+        return self._look(lambda ring: ring.head - ring.tail < ring.layout.capacity)
+
+    def drained(self) -> bool:
+        """Whether every consumer is done with everything that this producer pushed."""
+        return self._look(lambda ring: ring.head == ring.tail)
+
+    def _look(self, good) -> bool:
+        behind = [(rank, ring.look()) for rank, ring in self.to.items() if not good(ring)]
+        if behind:
+            drive(self.window, behind)
+        return all(good(ring) for ring in self.to.values())
+
+    def push(self, records: Mapping[int, Sequence[np.ndarray]]) -> bool:
+        """Push a record to each of the consumers in ``records``, side by side.
+
+        A record is given as contiguous arrays that are laid one after the other. They are free again on return.
+
+        Returns
+        -------
+        bool
+            False where some ring was full; to that consumer nothing was written, and ``dropped`` counts it.
+        """
+        pushed = drive(self.window, [(rank, self.to[rank].push(*parts)) for rank, parts in records.items()])
+        self.dropped += pushed.count(False)
+        return all(pushed)
+
+    # consumer -----------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> list[int]:
+        """For each producer, the number of its records that wait here."""
+        return drive(self.window, [(self.window.rank, consumer.waiting()) for consumer in self.consumers])
+
+    def oldest(self, producer: int) -> np.ndarray:
+        """uint8 ``[record_bytes]`` view of a producer's oldest record, valid until :meth:`pop`."""
+        layout, tail = self.consumers[producer].layout, self.consumers[producer].tail
+        begin = layout.data(tail)
+        self.window.win.Sync()
+        return self.window.local[begin : begin + layout.record_bytes]
+
+    def pop(self, producers: Sequence[int]) -> None:
+        """Give the oldest record of each of ``producers`` back."""
+        drive(self.window, [(self.window.rank, self.consumers[p].pop()) for p in producers])
+
+    def free(self) -> None:
+        """Free the window; collective."""
+        self.window.free()

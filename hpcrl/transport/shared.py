@@ -1,0 +1,99 @@
+"""Memory that the ranks of one node share."""
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.errors import TransportError
+from hpcrl.transport.protocol import WORD, Add, Fetch, round_up
+from hpcrl.transport.window import Window
+
+
+class NodeMemory:
+    """One array in memory that all ranks of ``node_comm`` load and store directly, and a row of atomic words.
+
+    Collective over ``node_comm``, which must be a communicator of one node (``Split_type(COMM_TYPE_SHARED)``).
+    The memory belongs to the lowest rank; pages are touched only when used.
+
+    Parameters
+    ----------
+    node_comm : MPI.Intracomm
+        Ranks of one node.
+    shape, dtype
+        Of :attr:`array`.
+    words : int
+        Atomic int64 words beside it, all zero at the start.
+    """
+
+    def __init__(self, node_comm: MPI.Intracomm, *, shape: tuple[int, ...], dtype: np.dtype, words: int):
+        nbytes = int(np.prod(shape)) * dtype.itemsize if node_comm.rank == 0 else 0
+        self.comm = node_comm
+        self.win = MPI.Win.Allocate_shared(nbytes, 1, comm=node_comm)
+        if self.win.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
+            raise TransportError("this MPI has no unified memory model for shared windows, which hpcrl needs")
+        memory, _ = self.win.Shared_query(0)
+        self.array = np.frombuffer(memory, np.uint8)[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+        # The words are a window of their own: they are atomics between ranks, never loads and stores.
+        self.words = Window(node_comm, round_up(words * WORD) if node_comm.rank == 0 else 0, name="node words")
+
+    def get(self, words: range) -> np.ndarray:
+        """int64 ``[len(words)]`` values, read one by one."""
+        begun = [self.words.start(Fetch(w * WORD), 0) for w in words]
+        self.words.flush(0)
+        self.win.Sync()
+        return np.array([int(b[1]) for b in begun], np.int64)
+
+    def add(self, word: int, value: int) -> int:
+        """Add to a word and return its value after the addition."""
+        return self.words.word(Add(word * WORD, value), 0) + value
+
+    def free(self) -> None:
+        """Free both windows; collective over the node. ``array`` must not be used afterwards."""
+        if self.win != MPI.WIN_NULL:
+            self.array = np.zeros(0, np.uint8)
+            self.words.free()
+            self.win.Free()
+
+
+class SharedCursors:
+    """Reserved and committed indices of lanes in a :class:`NodeMemory`: its first ``2 x num_lanes`` words.
+
+    A lane has one writer. It reserves, stores, and commits; readers copy only what is committed, then look what was
+    reserved meanwhile.
+    """
+
+    def __init__(self, memory: NodeMemory, num_lanes: int):
+        self.memory, self.num_lanes = memory, num_lanes
+
+    def reserved(self) -> np.ndarray:
+        """int64 ``[L]`` records begun."""
+        return self.memory.get(range(self.num_lanes))
+
+    def committed(self) -> np.ndarray:
+        """int64 ``[L]`` records complete."""
+        return self.memory.get(range(self.num_lanes, 2 * self.num_lanes))
+
+    def reserve(self, lanes: np.ndarray, counts: int) -> None:
+        """Begin ``counts`` records in each of ``lanes``."""
+        for lane in lanes:
+            self.memory.add(int(lane), counts)
+
+    def commit(self, lanes: np.ndarray, counts: int) -> None:
+        """Publish them; all earlier stores of this rank are visible before."""
+        self.memory.win.Sync()
+        for lane in lanes:
+            self.memory.add(self.num_lanes + int(lane), counts)
+
+
+class SharedTally:
+    """Two counts in a :class:`NodeMemory`, for ranks that write and use it together; words ``first`` and after."""
+
+    def __init__(self, memory: NodeMemory, first: int):
+        self.memory, self.first = memory, first
+
+    def steps(self, add: int = 0) -> int:
+        """Steps written to the memory, after adding."""
+        return self.memory.add(self.first, add)
+
+    def trained(self, add: int = 0) -> int:
+        """Transitions used from the memory, after adding."""
+        return self.memory.add(self.first + 1, add)

@@ -1,0 +1,193 @@
+"""One MPI window: atomic words, chunked contiguous transfers, a bound on requests in flight, one way to wait."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.errors import TransportError
+from hpcrl.transport.protocol import Add, Fetch, Get, Operation, Program, Put, Replace
+
+MAX_TRANSFER_BYTES = 2**28
+"""Transfers are cut below this: counts above 2^31 - 1 are refused where the library is MPI 3.1."""
+
+_MPI_OP = {Fetch: MPI.NO_OP, Replace: MPI.REPLACE, Add: MPI.SUM}
+
+
+class Backoff:
+    """Growing sleeps for a loop that found nothing to do; makes MPI progress.
+
+    Ranks may share cores, so an idle rank must not burn one; the first waits are short so that a rank that is served
+    within microseconds does not sleep a whole time slice.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, longest_seconds: float = 1e-3):
+        self.comm, self.longest = comm, longest_seconds
+        self.delay = 0.0
+
+    def reset(self) -> None:
+        """Something happened: the next wait is short again."""
+        self.delay = 0.0
+
+    def wait(self) -> None:
+        """Make MPI progress and sleep, a little longer than the last time."""
+        self.comm.Iprobe()
+        time.sleep(self.delay)
+        self.delay = min(max(2 * self.delay, 2e-5), self.longest)
+
+
+def wait_until(ready: Callable[[], bool], *, comm: MPI.Intracomm, timeout_seconds: float, what: str) -> None:
+    """Wait for ``ready()``, making MPI progress.
+
+    Raises
+    ------
+    TransportError
+        After ``timeout_seconds``, naming ``what`` was waited for.
+    """
+    backoff, deadline = Backoff(comm), time.monotonic() + timeout_seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TransportError(
+                f"rank {comm.rank} waited longer than {timeout_seconds:g} s for {what}; "
+                f"a rank it depends on is stopped or busy. Raise run.stall_seconds if that is normal here"
+            )
+        backoff.wait()
+
+
+class Window:
+    """Bytes of this rank that all ranks of ``comm`` can read and write without its help.
+
+    Collective over ``comm``. Every rank may give a different ``nbytes``. One ``Lock_all`` epoch lasts from creation
+    to :meth:`free`. Memory starts zeroed.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Ranks that share the window.
+    nbytes : int
+        Bytes that this rank exposes.
+    name : str
+        For error messages.
+    flavour : {"allocate", "create"}
+        ``MPI_Win_allocate`` is shared memory inside a node; ``create`` avoids bugs of some stacks.
+    max_requests : int
+        Data transfers in flight to one rank before a flush (some stacks abort at 255).
+    max_transfer_bytes : int
+        Longest single transfer.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        nbytes: int,
+        *,
+        name: str,
+        flavour: str = "allocate",
+        max_requests: int = 64,
+        max_transfer_bytes: int = MAX_TRANSFER_BYTES,
+    ):
+        self.comm, self.name, self.rank = comm, name, comm.rank
+        self.max_requests, self.max_transfer_bytes = max_requests, max_transfer_bytes
+        if flavour == "create":
+            self._memory = np.zeros(max(nbytes, 1), np.uint8)
+            self.win = MPI.Win.Create(self._memory, 1, comm=comm)
+            self.local = self._memory
+        else:
+            self.win = MPI.Win.Allocate(nbytes, 1, comm=comm)
+            self.local = np.frombuffer(self.win.tomemory(), np.uint8) if nbytes else np.zeros(0, np.uint8)
+        if self.win.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
+            raise TransportError(
+                f"window {name}: this MPI has no unified memory model for windows, which hpcrl's protocols need; "
+                f"try server.window_flavour = \"{'create' if flavour == 'allocate' else 'allocate'}\" or another MPI"
+            )
+        self.win.Lock_all(MPI.MODE_NOCHECK)
+        self.local[:] = 0
+        self.win.Sync()
+        comm.Barrier()
+        self._in_flight: Counter[int] = Counter()
+
+    def word(self, operation: Fetch | Replace | Add, rank: int) -> int:
+        """Run one atomic operation and return the old value of the word."""
+        result = self._start_word(operation, rank)
+        self.win.Flush(rank)
+        return int(result[1])
+
+    def _start_word(self, operation: Fetch | Replace | Add, rank: int) -> np.ndarray:
+        operand_result = np.empty(2, np.int64)  # one allocation for both; must live until the flush
+        operand_result[0] = 0 if type(operation) is Fetch else operation.value
+        self.win.Fetch_and_op(
+            operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[type(operation)]
+        )
+        return operand_result
+
+    def start(self, operation: Operation, rank: int) -> np.ndarray | None:
+        """Begin an operation; complete, and its buffers free, after :meth:`flush` of ``rank``.
+
+        Own memory is read and written directly: no other rank writes these bytes at the time, by protocol.
+        """
+        if not isinstance(operation, Get | Put):
+            return self._start_word(operation, rank)
+        data = operation.buffer.reshape(-1).view(np.uint8)
+        if rank == self.rank:
+            mine = self.local[operation.offset : operation.offset + data.nbytes]
+            self.win.Sync()
+            if isinstance(operation, Put):
+                mine[:] = data
+            else:
+                data[:] = mine
+            self.win.Sync()
+            return None
+        transfer = self.win.Put if isinstance(operation, Put) else self.win.Get
+        for begin in range(0, data.nbytes, self.max_transfer_bytes):
+            if self._in_flight[rank] >= self.max_requests:
+                self.flush(rank)
+            chunk = data[begin : begin + self.max_transfer_bytes]
+            transfer([chunk, MPI.BYTE], rank, [operation.offset + begin, chunk.nbytes, MPI.BYTE])
+            self._in_flight[rank] += 1
+        return None
+
+    def flush(self, rank: int) -> None:
+        """Wait until everything begun towards ``rank`` is complete there."""
+        self.win.Flush(rank)
+        self._in_flight[rank] = 0
+
+    def free(self) -> None:
+        """Close the epoch and free the window; collective. Views of its memory must not be used afterwards."""
+        if self.win != MPI.WIN_NULL:
+            self.win.Unlock_all()
+            self.local = np.zeros(0, np.uint8)
+            self.win.Free()
+
+
+def drive(window: Window, programs: Sequence[tuple[int, Program]]) -> list[object]:
+    """Run protocol programs, each against one rank, side by side, and return their results.
+
+    The steps of all programs are begun together and completed together, so that talking to many ranks costs as many
+    round trips as talking to one.
+    """
+    results: list[object] = [None] * len(programs)
+    replies: dict[int, object] = dict.fromkeys(range(len(programs)))
+    while replies:
+        begun: dict[int, tuple[bool, list[np.ndarray | None]]] = {}
+        for i, reply in replies.items():
+            rank, program = programs[i]
+            try:
+                step = program.send(reply)
+            except StopIteration as stop:
+                results[i] = stop.value
+                continue
+            many = not isinstance(step, Operation)
+            begun[i] = (many, [window.start(operation, rank) for operation in (step if many else (step,))])
+        for rank in {programs[i][0] for i in begun}:
+            window.flush(rank)
+        replies = {
+            i: tuple(None if v is None else int(v[1]) for v in values)
+            if many
+            else (None if values[0] is None else int(values[0][1]))
+            for i, (many, values) in begun.items()
+        }
+    return results
+
+

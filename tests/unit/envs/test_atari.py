@@ -1,0 +1,202 @@
+"""Atari through ale-py: frame counts, lives, raw rewards, truncation, seeds."""
+
+import builtins
+import sys
+
+import numpy as np
+import pytest
+from acting import drive
+
+from hpcrl.envs import env_spec, make_env
+from hpcrl.errors import ConfigError
+
+pytest.importorskip("ale_py")
+
+
+def make(game="Breakout", num_envs=2, seed=1, **keys):
+    return make_env(num_envs, np.random.SeedSequence(seed), id=f"ALE/{game}-v5", **({"stack": 4} | keys))
+
+
+def spy(env):
+    """The infos of ale-py behind each later step of ``env``."""
+    infos, step = [], env._env.step
+
+    def recorded(actions):
+        result = step(actions)
+        infos.append(result[-1])
+        return result
+
+    env._env.step = recorded
+    return infos
+
+
+def play(env, steps, seed=0):
+    """Random steps; yields each with the observation after it."""
+    rng = np.random.default_rng(seed)
+    env.reset()
+    for _ in range(steps):
+        yield env.step(rng.integers(env.spec.num_actions, size=env.num_envs)), env.observation
+
+
+@pytest.mark.parametrize(
+    ("game", "full", "num_actions"), [("Pong", False, 6), ("MsPacman", False, 9), ("Pong", True, 18)]
+)
+def test_spec(game, full, num_actions):
+    spec = env_spec(id=f"ALE/{game}-v5", stack=4, full_action_space=full)
+    assert spec == ((84, 84), np.dtype(np.uint8), 4, num_actions, 4)
+    assert spec == make(game, 1, full_action_space=full).spec
+
+
+def test_a_step_is_four_emulator_frames():
+    env = make("Pong")
+    infos = spy(env)
+    for step, _ in play(env, 50):
+        assert not step.episode_over.any()
+    counts = np.array([info["frame_number"] for info in infos])
+    assert (np.diff(counts, axis=0) == 4).all()
+
+
+def test_arrays_types_and_the_newest_frame():
+    env = make()
+    frame = env.reset()
+    assert (frame.shape, frame.dtype) == ((2, 84, 84), np.uint8)
+    assert not env.observation[:, :3].any()
+    kept, copy = frame, frame.copy()
+    before = env.observation
+    for step, observation in play(env, 6):
+        assert step.reward.dtype == np.float32
+        np.testing.assert_array_equal(observation[:, -1], step.frame)
+        before = observation
+    step = env.step(np.zeros(2, np.int64))
+    np.testing.assert_array_equal(env.observation[:, :3], before[:, 1:])
+    np.testing.assert_array_equal(kept, copy)
+
+
+def test_rewards_are_raw():
+    rewards = {float(reward) for step, _ in play(make("MsPacman"), 150) for reward in step.reward}
+    assert max(rewards) >= 10
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+@pytest.mark.parametrize("life_loss", ["terminate", "ignore"])
+def test_a_game_of_five_lives_has_one_end(life_loss, autoreset):
+    env = make(life_loss=life_loss, autoreset=autoreset, fire_reset=True)
+    terminated, games = np.zeros(2, int), np.zeros(2, int)
+    for step, observation in play(env, 900):
+        terminated += step.terminated
+        assert not step.truncated.any()
+        for e in np.flatnonzero(step.episode_over):
+            assert step.terminated[e]
+            assert terminated[e] == (5 if life_loss == "terminate" else 1)
+            terminated[e] = 0
+            games[e] += 1
+        for e in np.flatnonzero(step.terminated & ~step.episode_over):
+            assert observation[e].any(axis=(1, 2)).all()  # the game, and its history, go on
+        if autoreset == "same_step":
+            assert not step.reset.any()
+    assert (games >= 2).all()
+
+
+def test_next_step_reset():
+    env = make(num_envs=1)
+    over = False
+    for step, observation in play(env, 900):
+        assert step.reset[0] == over
+        if over:
+            assert (step.reward[0], step.terminated[0], step.truncated[0]) == (0, False, False)
+            assert not observation[0, :3].any()
+            break
+        over = bool(step.episode_over[0])
+    else:
+        pytest.fail("no game ended")
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_the_frame_limit_truncates(autoreset):
+    env = make("Pong", max_episode_frames=40, autoreset=autoreset)
+    lanes = drive(env, np.zeros((33, 2), np.int64))
+    for lane in range(2):
+        written = lanes.memory[lane, : lanes.cursors.committed()[lane]]
+        assert np.flatnonzero(written["truncated"]).tolist() == [9, 20, 31]
+        assert np.flatnonzero(written["final"]).tolist() == [10, 21, 32]
+        assert not written["terminated"].any()
+        assert written["frame"][10].any()
+
+
+def test_both_autoresets_record_the_same_games():
+    """Sticky actions and no-ops included: only the step that resets is saved."""
+    keys = {"max_episode_frames": 40, "sticky_probability": 0.25, "noop_max": 30}
+    actions = np.random.default_rng(2).integers(6, size=(33, 2))
+    next_step = drive(make("Pong", **keys), actions)
+    same_step = drive(make("Pong", autoreset="same_step", **keys), np.delete(actions, [10, 21, 32], axis=0))
+    for lane in range(2):
+        assert next_step.memory[lane, :33].tobytes() == same_step.memory[lane, :33].tobytes()
+
+
+def test_a_life_lost_on_the_frame_limit_is_a_termination():
+    """Where and when a life is lost is found first; then the limit is put on that step."""
+    keys = {"num_envs": 1, "life_loss": "terminate", "fire_reset": True}
+    lost = next(t for t, (step, _) in enumerate(play(make(**keys), 300)) if step.terminated[0])
+    *_, (step, _) = play(make(max_episode_frames=4 * (lost + 1), **keys), lost + 1)
+    assert (step.terminated[0], step.truncated[0], step.episode_over[0]) == (True, False, True)
+
+
+def test_no_ops_are_at_most_noop_max():
+    env = make("Pong", 1, noop_max=3)
+    counts = {int(env._env.reset(seed=np.array([seed]))[1]["episode_frame_number"][0]) for seed in range(40)}
+    least = int(make("Pong", 1)._env.reset(seed=np.array([0]))[1]["episode_frame_number"][0])
+    assert counts == {least, least + 1, least + 2, least + 3}
+
+
+def test_seeds_repeat_and_differ():
+    def screens(seed):
+        env = make("Breakout", 3, seed, noop_max=30, sticky_probability=0.25, fire_reset=True)
+        rng = np.random.default_rng(0)
+        frames = [env.reset()]
+        for _ in range(40):
+            frames.append(env.step(np.repeat(rng.integers(4), 3)).frame)
+        return np.stack(frames, axis=1)
+
+    once = screens(1)
+    np.testing.assert_array_equal(once, screens(1))
+    assert len({game.tobytes() for game in np.concatenate([once, screens(2)])}) == 6
+
+
+def test_a_closed_environment_has_ended_its_threads():
+    env = make()
+    env.reset()
+    env.close()
+    assert env._env is None
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "why"),
+    [
+        ("ALE/Brekout-v5", {}, 'did you mean "ALE/Breakout-v5"'),
+        ("ALE/Pong", {}, 'did you mean "ALE/Pong-v5"'),
+        ("ALE/Pong-v5", {"difficulty": 1}, "Atari takes img_height and img_width, got difficulty"),
+    ],
+)
+def test_what_cannot_be_made_is_a_config_error(id, kwargs, why):
+    with pytest.raises(ConfigError, match=why):
+        env_spec(id=id, stack=4, kwargs=kwargs)
+    with pytest.raises(ConfigError, match=why):
+        make_env(1, np.random.SeedSequence(0), id=id, stack=4, kwargs=kwargs)
+
+
+@pytest.mark.parametrize("id", ["ALE/Pong-v5", "Breakout"])
+def test_without_ale_py_the_message_says_what_to_install(id, monkeypatch):
+    found = builtins.__import__
+
+    def without(name, *rest):
+        if name.partition(".")[0] == "ale_py":
+            raise ModuleNotFoundError("No module named 'ale_py'")
+        return found(name, *rest)
+
+    for module in [name for name in sys.modules if name.partition(".")[0] == "ale_py"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "hpcrl.envs.atari", raising=False)
+    monkeypatch.delattr("hpcrl.envs.atari", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match="pip install ale-py"):
+        env_spec(id=id, stack=4)

@@ -1,0 +1,102 @@
+"""The forecast against sums made by hand."""
+
+import pytest
+
+from hpcrl.errors import TopologyError
+from hpcrl.launch.forecast import PROCESS_BYTES, TORCH_BYTES, Periods, Sizes, forecast, optimizer_vectors
+from hpcrl.launch.topology import plan
+
+SIZES = Sizes(
+    num_parameters=3200,  # 12,800 bytes
+    record_bytes=100,
+    capacity_steps=1000,
+    window_steps=5,
+    shortest_lane_steps=14,
+    simulators=4,
+    batch_size=32,
+    slots=4,
+    gradient_slots=1,
+    optimizer_vectors=2,
+)
+PERIODS = Periods(training_intensity=8.0, pull_period_updates=1, sync_period_steps=1, target_period_updates=100)
+VECTOR = 12_800
+
+
+def make(world_size, nodes, **changes):
+    keys = {
+        "layout": "bundled",
+        "servers": 1,
+        "bundles": 0,
+        "learners": 1,
+        "actors": 0,
+        "evaluators": 0,
+        "monitor": "shared",
+        "cores_per_node": 8,
+        "gpus_per_node": 0,
+        "learner_threads": 0,
+    }
+    return plan(world_size, nodes, **{**keys, **changes})
+
+
+def test_memory_of_servers_and_bundles():
+    f = forecast(make(4, [0] * 4, servers=2), SIZES, PERIODS, updates_per_second=10)
+    server, bundle = f.ranks[0], f.ranks[2]
+    process = PROCESS_BYTES + TORCH_BYTES
+    assert server.private_bytes == process + VECTOR // 2 * (2 + 2)
+    assert server.shared_bytes == VECTOR // 2 * (4 + 3 + 2)
+    replay = 4 * (250 + 5) * 100
+    assert bundle.private_bytes == process + 3 * VECTOR + 32 * 5 * 100 + replay
+    assert bundle.shared_bytes == 0
+    assert f.replay_bytes == 2 * replay
+    (node,) = f.nodes
+    assert node.shared_bytes == 2 * server.shared_bytes
+    assert node.memory_bytes == sum(rank.private_bytes + rank.shared_bytes for rank in f.ranks)
+
+
+def test_a_shared_memory_is_counted_once_per_node_and_in_shared_memory():
+    p = make(6, [0] * 6, layout="split", learners=2)
+    f = forecast(p, SIZES, PERIODS, updates_per_second=10)
+    replay = 12 * (1000 // 12 + 5) * 100
+    assert f.replay_bytes == replay
+    assert [rank.shared_bytes for rank in f.ranks[1:]] == [replay, 0, 0, 0, 0]
+
+
+def test_lanes_too_short_are_found_before_the_run():
+    p = make(62, [0] * 62, layout="split")
+    with pytest.raises(TopologyError, match="60 actors x 4 simulators = 240 lanes"):
+        forecast(p, SIZES, PERIODS, updates_per_second=10)
+
+
+def test_traffic_inside_a_node_is_none_between_nodes():
+    f = forecast(make(3, [0] * 3), SIZES, PERIODS, updates_per_second=10)
+    assert (f.nodes[0].sent_bytes_per_second, f.nodes[0].received_bytes_per_second) == (0, 0)
+    assert f.pushed_bytes_per_second == 10 * VECTOR
+
+
+def test_traffic_between_nodes():
+    """Server on node 0, one learner on each node with an actor: half of the gradients cross."""
+    p = make(5, [0] * 3 + [1] * 2, layout="split", learners=2)
+    f = forecast(p, SIZES, PERIODS, updates_per_second=10)
+    assert f.steps_per_second == 40
+    pushed = 5 * VECTOR
+    # A learner pulls each of its 5 updates and a target every 100 global ones; an actor 40 / 2 / 4 times a second.
+    pulled = (5 + 0.1 + 5) * VECTOR
+    near, far = f.nodes
+    assert near.received_bytes_per_second == far.sent_bytes_per_second == pytest.approx(pushed)
+    assert near.sent_bytes_per_second == far.received_bytes_per_second == pytest.approx(pulled)
+    assert f.pulled_bytes_per_second == pytest.approx(2 * pulled)
+
+
+def test_pulls_of_a_rank_move_each_version_at_most_once():
+    fast = Periods(training_intensity=0.1, pull_period_updates=1, sync_period_steps=1, target_period_updates=100)
+    f = forecast(make(2, [0, 1]), SIZES, fast, updates_per_second=10)
+    assert f.pulled_bytes_per_second == pytest.approx((10 + 0.1) * VECTOR)
+
+
+def test_optimizer_vectors():
+    assert optimizer_vectors("sgd") == 0
+    assert optimizer_vectors("sgd", momentum=0.9) == 1
+    assert optimizer_vectors("adagrad") == 1
+    assert optimizer_vectors("adam") == 2
+    assert optimizer_vectors("rmsprop", momentum=0.9) == 3
+    assert optimizer_vectors("rmsprop", rmsprop_centered=False) == 1

@@ -1,0 +1,57 @@
+"""A disk that is full is an error with a remedy, and writing goes on once there is space (needs root: a small tmpfs)."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from hpcrl.errors import StorageError
+from hpcrl.storage import checkpoint as checkpoints
+from hpcrl.storage import schema
+from hpcrl.storage.runlog import RunLog, read_runlog
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a small tmpfs: needs root")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def grow(path):
+    subprocess.run(["mount", "-o", "remount,size=16m", str(path)], check=True)
+
+
+def test_checkpoint(small_disk):
+    directory = checkpoints.begin(small_disk, 1)
+    path = checkpoints.state_path(directory, "learner-0")
+    state = {f"array{i}": np.random.default_rng(i).random(100_000) for i in range(4)}
+    with pytest.raises(StorageError, match="learner-0.h5: No space left on device.*free some space"):
+        checkpoints.write_state(path, "learner", state, {})
+    assert not path.exists()
+    grow(small_disk)
+    checkpoints.write_state(path, "learner", state, {})
+    checkpoints.finish(directory, ["learner-0"], [], {})
+    assert checkpoints.latest(small_disk)[0].global_update == 1
+
+
+def test_run_log_loses_no_row(small_disk):
+    log = RunLog(small_disk, {})
+    update, failures = 0, 0
+    while failures < 3:
+        for _ in range(5000):
+            log.append("evaluations", dict.fromkeys(schema.TABLES["evaluations"], update))
+            update += 1
+        try:
+            log.flush()
+        except StorageError as error:
+            assert "No space left on device" in str(error)
+            failures += 1
+    grow(small_disk)
+    log.close()
+    rows = read_runlog(small_disk, "evaluations")
+    for column in rows.values():
+        np.testing.assert_array_equal(column, np.arange(update))
