@@ -216,7 +216,7 @@ class ServerConfig(Section):
     slots: Int = Field(4, ge=3, description="published copies per shard")
     window_flavour: Literal["allocate", "create"] = Field("allocate", description="how MPI windows get their memory")
     max_requests_in_flight: Int = Field(64, ge=1, description="outstanding one-sided requests per peer")
-    idle_sleep_seconds: Float = Field(0.0002, ge=0, description="seconds an idle server sleeps between two looks")
+    idle_sleep_seconds: Float = Field(0.001, ge=0, description="longest sleep of an idle server between two looks for gradients; sleeps grow from 20 us")
 
 
 class CheckpointConfig(Section):

@@ -1,5 +1,6 @@
 """Networks, and their parameters as one flat vector."""
 
+import copy
 import importlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,14 +12,19 @@ from torch import nn
 from hpcrl.errors import ConfigError
 
 
-class Pixels(nn.Module):
-    """uint8 frames to floats in [0, 1], channels last in memory (the layout that convolutions are fastest in)."""
+class PixelConv2d(nn.Conv2d):
+    """Convolution of uint8 frames scaled to [0, 1].
+
+    The scale is applied to the few weights rather than to the many pixels, and the frames are converted straight to
+    the dtype and the memory layout (channels last) that convolutions are fastest in.
+    """
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        """uint8 ``[B, stack, H, W]`` to float ``[B, stack, H, W]`` (bfloat16 inside a bfloat16 autocast)."""
-        bf16 = torch.is_autocast_enabled(frames.device.type)
-        dtype = torch.get_autocast_dtype(frames.device.type) if bf16 else torch.float32
-        return frames.to(dtype, memory_format=torch.channels_last).mul_(1 / 255)
+        """uint8 ``[B, stack, H, W]`` to float ``[B, channels, H', W']``."""
+        device = frames.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        pixels = frames.to(dtype, memory_format=torch.channels_last)
+        return self._conv_forward(pixels, self.weight * (1 / 255), self.bias)
 
 
 def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
@@ -39,8 +45,7 @@ def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
             f'set network.kind = "mlp"'
         )
     return nn.Sequential(
-        Pixels(),
-        nn.Conv2d(channels, 32, 8, 4),
+        PixelConv2d(channels, 32, 8, 4),
         nn.ReLU(),
         nn.Conv2d(32, 64, 4, 2),
         nn.ReLU(),
@@ -188,16 +193,30 @@ class Replica:
     vector : ShardedVector
         The source (see :mod:`hpcrl.transport.parameters`); anything with ``pull(out, versions)``.
     num_shards : int
+    device : str
+    frozen_dtype : torch.dtype
+        For replicas that are never differentiated: ``network`` holds the parameters in this dtype, converted once
+        after each pull instead of in each forward pass.
 
     Attributes
     ----------
+    network : torch.nn.Module
+        What to call.
     versions : numpy.ndarray
         int64 ``[num_shards]`` global update of each shard as held here, -1 before the first pull.
     """
 
-    def __init__(self, module: nn.Module, vector, num_shards: int, device: str = "cpu"):
-        self.module = module.to(device)
-        self.flat = FlatParameters(self.module)
+    def __init__(
+        self,
+        module: nn.Module,
+        vector,
+        num_shards: int,
+        device: str = "cpu",
+        frozen_dtype: torch.dtype = torch.float32,
+    ):
+        module = module.to(device)
+        self.flat = FlatParameters(module)
+        self.network = module if frozen_dtype == torch.float32 else copy.deepcopy(module).to(frozen_dtype)
         self.vector, self.device = vector, device
         # MPI moves host memory: on a GPU both vectors have one pinned mirror.
         on_gpu = device != "cpu"
@@ -212,6 +231,10 @@ class Replica:
         new = self.vector.pull(self._values.numpy(), self.versions)
         if new and self.device != "cpu":
             self.flat.values.copy_(self._values)
+        if new and self.network is not self.flat.module:
+            with torch.no_grad():
+                for frozen, master in zip(self.network.parameters(), self.flat.module.parameters(), strict=True):
+                    frozen.copy_(master)
         return new
 
     @property

@@ -40,8 +40,8 @@ class Dqn:
         self.online.flat.gradients.zero_()
         with autocast(device, self.dtype):
             with torch.no_grad():
-                q_target_t = self.target.module(s_t).float()
-            q_tm1 = self.online.module(s_tm1).float()
+                q_target_t = self.target.network(s_t).float()
+            q_tm1 = self.online.network(s_tm1).float()
         target = q_learning_target(r_t, discount_t, q_target_t)
         loss = self.loss(td_error(q_tm1, a_tm1, target)).mean()
         loss.backward()
@@ -68,7 +68,7 @@ class EpsilonGreedy:
         actions = self.rng.integers(self.num_actions, size=len(observation))
         if not explore.all():
             with autocast(self.replica.device, self.dtype):
-                q = self.replica.module(torch.from_numpy(observation).to(self.replica.device))
+                q = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
             greedy = q.argmax(dim=1).cpu().numpy()
             actions[~explore] = greedy[~explore]
         return actions

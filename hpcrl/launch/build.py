@@ -251,7 +251,7 @@ def make_learner(job: Job, index: int) -> Learner:
     """Learner ``index``."""
     config = job.config
     lanes, ratio, _ = job.memory
-    target = Replica(job.network(), job.targets, len(job.servers), job.rank_plan.device)
+    target = Replica(job.network(), job.targets, len(job.servers), job.rank_plan.device, job.dtype)
     return Learner(
         index,
         online=job.online,
@@ -321,7 +321,7 @@ def make_actor(job: Job, index: int) -> Actor:
 def make_evaluator(job: Job, index: int) -> Evaluator:
     """Evaluator ``index``, with a network of its own: it must not change during an episode."""
     config = job.config
-    replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device)
+    replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device, job.dtype)
     return Evaluator(
         index,
         replica=replica,

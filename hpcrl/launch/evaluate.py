@@ -23,7 +23,7 @@ class FixedReplica:
     device = "cpu"
 
     def __init__(self, module: torch.nn.Module, values: np.ndarray):
-        self.module = module
+        self.network = module
         FlatParameters(module).values.numpy()[:] = values
 
 

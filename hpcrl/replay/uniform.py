@@ -95,7 +95,7 @@ class UniformReplay:
         return Batch(s_tm1=frames[:, :stack], a_tm1=action, r_t=reward, discount_t=discount, s_t=s_t)
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
-        """`record_dtype` ``[B, stack + n]``: a copy of the window around each drawn index, which is at ``stack - 1``."""
+        """`record_dtype` ``[B, stack + n]``: a copy of the window around each drawn index, at ``stack - 1``."""
         windows, bad = self._copy_windows(batch_size, rng)
         while bad.any():
             rows = np.flatnonzero(bad)

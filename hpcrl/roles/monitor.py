@@ -22,6 +22,8 @@ from hpcrl.transport.ring import Rings
 
 log = logging.getLogger(__name__)
 
+DRAIN_SECONDS = 0.02
+"""How often reports are taken in: a server that looks for gradients all the time must not also look for these."""
 TICK_SECONDS = 0.5
 """How often the display is refreshed and files, limits and checkpoints are looked after."""
 
@@ -121,7 +123,7 @@ class Monitor:
         self.last: dict[tuple[str, int], dict[str, float]] = {}
         self.heard: dict[tuple[str, int], float] = {}
         self.progress: Progress | None = None
-        self._next_tick = 0.0
+        self._next_tick = self._next_drain = 0.0
         self._all_left: Callable[[], bool] | None = None
         self._last_checkpoint_begun = False
         self._next_row, self._next_checkpoint = self.began + log_seconds, self.began + checkpoint_seconds
@@ -134,13 +136,17 @@ class Monitor:
 
     def step(self) -> bool:
         """Take in what was reported; twice a second, look after everything else."""
+        now = time.monotonic()
+        if now < self._next_drain:
+            return False
+        self._next_drain = now + DRAIN_SECONDS
         waiting = self.reports.waiting()
         for producer, count in enumerate(waiting):
             for _ in range(count):
                 self._hear(*decode(self.reports.oldest(producer)))
                 self.reports.pop([producer])
-        if time.monotonic() >= self._next_tick:
-            self._next_tick = time.monotonic() + TICK_SECONDS
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
             self._tick()
         self.keeper.step()
         if self._all_left is not None:

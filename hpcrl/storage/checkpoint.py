@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
-from hpcrl.storage.hdf5 import fsync, open_file, storage_error
+from hpcrl.storage.hdf5 import fsync, open_file, reserve_space, storage_error
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping
     try:
         with open_file(path, "x") as file:
             created = True
+            sizes = [array.nbytes + 4096 for array in flat.values()] + [4 * len(text) + 512 for text in texts.values()]
+            reserve_space(file, sum(sizes) + 65536)
             file.attrs.update(schema.header(file_type))
             group = file.create_group(schema.ARRAYS_GROUP)
             for name, array in flat.items():

@@ -67,6 +67,25 @@ def open_file(path: Path, mode: str, *, swmr: bool = False) -> h5py.File:
         return h5py.File(path, mode, libver=_LIBVER, swmr=swmr, locking=False)
 
 
+def reserve_space(file: h5py.File, num_bytes: int) -> None:
+    """Make sure that a file can grow by so much, before HDF5 tries.
+
+    HDF5 that meets a full disk loses data without a word, or crashes at exit. What is reserved and not used is
+    given back when the file is closed.
+
+    Raises
+    ------
+    OSError
+        The disk or the quota is too small.
+    """
+    with open(file.filename, "r+b") as stream:
+        try:
+            os.posix_fallocate(stream.fileno(), file.id.get_filesize(), num_bytes)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise  # any other: this file system cannot reserve
+
+
 def fsync(path: Path) -> None:
     """Wait until a file or directory is on the disk, as far as its file system tells the truth about that."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -17,12 +17,14 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
-from hpcrl.storage.hdf5 import open_file, storage_error
+from hpcrl.storage.hdf5 import open_file, reserve_space, storage_error
 
 _log = logging.getLogger(__name__)
 
 MAX_BUFFERED_ROWS = 100_000
 """Rows kept for each table while the disk cannot be written; beyond it the oldest are lost."""
+_SPARE_BYTES = 2**20
+"""More than HDF5's own structures can need in one flush."""
 _SUPERSEDES_NOTHING = np.iinfo(np.int64).max
 _CREATION_SECONDS = 1.0
 """A new file cannot be read until its writer has switched to SWMR; a reader waits this long."""
@@ -125,9 +127,13 @@ class RunLog:
                 raise storage_error("create", self.path, error) from error
         self._committed = dict.fromkeys(schema.TABLES, 0)
         try:
+            reserve_space(self._file, _SPARE_BYTES)
             self._file.attrs.update(schema.header("runlog") | self._attributes)
-            for table, columns in schema.TABLES.items():
-                _create_table(self._file.create_group(table), columns)
+            # The datasets are kept open: HDF5 writes when one is closed, and h5py then swallows the errors.
+            self._datasets = {
+                table: _create_table(self._file.create_group(table), columns)
+                for table, columns in schema.TABLES.items()
+            }
             self._file.swmr_mode = True
         except (OSError, RuntimeError) as error:
             self._abandon_segment()
@@ -149,15 +155,17 @@ class RunLog:
             self.path.unlink(missing_ok=True)
 
     def _write(self, table: str, rows: list[tuple]) -> None:
-        group = self._file[table]
+        *columns, committed = self._datasets[table]
         start = self._committed[table]
         stop = start + len(rows)
-        for name, values in zip(schema.TABLES[table], zip(*rows, strict=True), strict=True):
-            group[name].resize((stop,))
-            group[name][start:stop] = values
-            group[name].flush()
-        group[schema.COMMITTED_ROWS][0] = stop
-        group[schema.COMMITTED_ROWS].flush()
+        chunk_bytes = sum(column.dtype.itemsize for column in columns) * schema.CHUNK_ROWS
+        reserve_space(self._file, (len(rows) // schema.CHUNK_ROWS + 2) * chunk_bytes + _SPARE_BYTES)
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+            column.resize((stop,))
+            column[start:stop] = values
+            column.flush()
+        committed[0] = stop
+        committed.flush()
         self._committed[table] = stop
 
 
@@ -212,13 +220,16 @@ def _segments(run_dir: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in matches if match)
 
 
-def _create_table(group, columns: dict[str, schema.Column]) -> None:
+def _create_table(group, columns: dict[str, schema.Column]) -> list:
+    """Return the datasets of the columns, then that of the committed rows."""
+    datasets = []
     for name, column in columns.items():
         dataset = group.create_dataset(
             name, shape=(0,), maxshape=(None,), chunks=(schema.CHUNK_ROWS,), dtype=column.dtype
         )
         dataset.attrs.update(unit=column.unit, meaning=column.meaning)
-    group.create_dataset(schema.COMMITTED_ROWS, data=np.zeros(1, np.int64))
+        datasets.append(dataset)
+    return [*datasets, group.create_dataset(schema.COMMITTED_ROWS, data=np.zeros(1, np.int64))]
 
 
 def _read_segment(path: Path, table: str) -> tuple[int, int, dict[str, np.ndarray]]:

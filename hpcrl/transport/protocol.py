@@ -259,11 +259,10 @@ class Consumer:
     head: int = 0
     """the producer's index as last seen: at most the true one"""
 
-    def waiting(self) -> Program:
-        """Number of records that can be read now."""
-        if self.head == self.tail:
-            self.head = yield Fetch(self.layout.head)
-        return self.head - self.tail
+    def look(self) -> Program:
+        """Read the producer's index again."""
+        self.head = yield Fetch(self.layout.head)
+        return self.head
 
     def pop(self) -> Program:
         """Give the oldest record's slot back to the producer."""

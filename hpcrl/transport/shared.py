@@ -30,6 +30,7 @@ class NodeMemory:
         self.win = MPI.Win.Allocate_shared(nbytes, 1, comm=node_comm)
         if self.win.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
             raise TransportError("this MPI has no unified memory model for shared windows, which hpcrl needs")
+        self.win.Lock_all(MPI.MODE_NOCHECK)  # MPI_Win_sync is allowed only inside an epoch
         memory, _ = self.win.Shared_query(0)
         self.array = np.frombuffer(memory, np.uint8)[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
         # The words are a window of their own: they are atomics between ranks, never loads and stores.
@@ -51,6 +52,7 @@ class NodeMemory:
         if self.win != MPI.WIN_NULL:
             self.array = np.zeros(0, np.uint8)
             self.words.free()
+            self.win.Unlock_all()
             self.win.Free()
 
 

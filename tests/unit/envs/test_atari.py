@@ -77,12 +77,13 @@ def test_rewards_are_raw():
     assert max(rewards) >= 10
 
 
-@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-@pytest.mark.parametrize("life_loss", ["terminate", "ignore"])
+@pytest.mark.parametrize(
+    ("life_loss", "autoreset"), [("terminate", "next_step"), ("terminate", "same_step"), ("ignore", "next_step")]
+)
 def test_a_game_of_five_lives_has_one_end(life_loss, autoreset):
     env = make(life_loss=life_loss, autoreset=autoreset, fire_reset=True)
     terminated, games = np.zeros(2, int), np.zeros(2, int)
-    for step, observation in play(env, 900):
+    for step, observation in play(env, 500):
         terminated += step.terminated
         assert not step.truncated.any()
         for e in np.flatnonzero(step.episode_over):
@@ -94,7 +95,7 @@ def test_a_game_of_five_lives_has_one_end(life_loss, autoreset):
             assert observation[e].any(axis=(1, 2)).all()  # the game, and its history, go on
         if autoreset == "same_step":
             assert not step.reset.any()
-    assert (games >= 2).all()
+    assert (games >= 1).all()
 
 
 def test_next_step_reset():
@@ -141,11 +142,42 @@ def test_a_life_lost_on_the_frame_limit_is_a_termination():
     assert (step.terminated[0], step.truncated[0], step.episode_over[0]) == (True, False, True)
 
 
+class Script:
+    """Stands for ale-py: returns (terminated, truncated, lives) line by line for one simulator."""
+
+    def __init__(self, lines):
+        self._lines = iter(lines)
+
+    def step(self, actions):
+        terminated, truncated, lives = next(self._lines)
+        obs = np.zeros((1, 4, 84, 84), np.uint8)
+        ends = np.array([terminated], bool), np.array([truncated], bool)
+        return obs, np.zeros(1, np.int32), *ends, {"lives": np.array([lives]), "final_obs": obs}
+
+
+@pytest.mark.parametrize(
+    ("autoreset", "lines", "terminated"),
+    [
+        # No lives are left for two steps before the game is over, then it is reset.
+        ("next_step", [(0, 0, 2), (0, 0, 1), (0, 0, 0), (1, 0, 0), (0, 0, 3), (0, 0, 2)], [0, 1, 0, 1, 0, 1]),
+        # A player who has won a life is cut off and reset to fewer.
+        ("next_step", [(0, 0, 2), (0, 0, 4), (0, 1, 4), (0, 0, 3), (0, 0, 3)], [0, 0, 0, 0, 0]),
+        ("same_step", [(0, 0, 2), (0, 0, 4), (0, 1, 3), (0, 0, 3), (0, 0, 2)], [0, 0, 0, 0, 1]),
+    ],
+)
+def test_which_lives_count_as_lost(autoreset, lines, terminated):
+    env = make(num_envs=1, life_loss="terminate", autoreset=autoreset)
+    env._env, env._lives = Script(lines), np.array([2])
+    steps = [env.step(np.zeros(1, np.int64)) for _ in lines]
+    assert [int(step.terminated[0]) for step in steps] == terminated
+    assert [bool(step.episode_over[0]) for step in steps] == [bool(over or cut) for over, cut, _ in lines]
+
+
 def test_no_ops_are_at_most_noop_max():
-    env = make("Pong", 1, noop_max=3)
-    counts = {int(env._env.reset(seed=np.array([seed]))[1]["episode_frame_number"][0]) for seed in range(40)}
+    env = make("Pong", 1, noop_max=2)
+    counts = {int(env._env.reset(seed=np.array([seed]))[1]["episode_frame_number"][0]) for seed in range(12)}
     least = int(make("Pong", 1)._env.reset(seed=np.array([0]))[1]["episode_frame_number"][0])
-    assert counts == {least, least + 1, least + 2, least + 3}
+    assert counts == {least, least + 1, least + 2}
 
 
 def test_seeds_repeat_and_differ():

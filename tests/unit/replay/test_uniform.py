@@ -189,3 +189,14 @@ def test_a_writer_that_is_one_step_ahead_loses_no_sample():
     batch = replay.sample(500, np.random.default_rng(0))
     assert replay.overwritten == 0
     assert_matches(writer, batch, 2, 1)
+
+
+def test_the_first_record_of_all_is_drawn_until_it_is_overwritten():
+    """Its stack reaches back before index 0, to slots that the writer may be filling."""
+    writer, replay = make(capacity=24, stack=4)
+    for _ in range(24 - OLDEST_MARGIN_RECORDS):
+        writer.step({0: STEP})
+    batch = replay.sample(500, np.random.default_rng(0))
+    assert (0, 0) in {writer.index_of(frames[-1]) for frames in batch.s_tm1}
+    assert replay.overwritten == 0
+    assert_matches(writer, batch, 4, 1)

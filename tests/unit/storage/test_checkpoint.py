@@ -49,7 +49,8 @@ def test_round_trip_of_state(tmp_path):
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
-        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
     assert found_attributes == attributes
     restored = np.random.default_rng(0)
     restored.bit_generator.state = found_attributes["rng"]
@@ -114,7 +115,8 @@ def test_latest_is_the_newest_and_says_what_it_holds(tmp_path):
     assert found.path == checkpoints.checkpoint_dir(tmp_path, 200)
     assert (list(found.owners), found.absent, found.attributes) == (OWNERS, ("actor-3",), {"total_frames": 800})
     arrays, attributes = checkpoints.read_state(checkpoints.state_path(found.path, "learner-0"), "learner")
-    assert arrays["params"][0] == 200 and attributes == {"version": 200}
+    assert arrays["params"][0] == 200
+    assert attributes == {"version": 200}
 
 
 def damage_flip(directory):
@@ -180,9 +182,10 @@ def test_a_kill_while_finishing_leaves_the_one_before(tmp_path, monkeypatch, poi
     directory = checkpoints.begin(tmp_path, 200)
     for owner in OWNERS:
         checkpoints.write_state(checkpoints.state_path(directory, owner), owner.partition("-")[0], {}, {})
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(checkpoints, point, kill)
-        checkpoints.finish(directory, OWNERS, [], {})
+        with pytest.raises(Killed):
+            checkpoints.finish(directory, OWNERS, [], {})
     assert checkpoints.latest(tmp_path)[0].global_update == 100
     assert checkpoints.clean(tmp_path) == [directory]
     assert names(tmp_path) == [step(100)]
@@ -207,7 +210,8 @@ def test_beginning_again_removes_the_failed_attempt(tmp_path):
 def test_the_same_update_again_replaces(tmp_path):
     write(tmp_path, 0, value=1.0)
     again = write(tmp_path, 0, value=2.0)
-    assert names(tmp_path) == [step(0)] and again.number == 2
+    assert names(tmp_path) == [step(0)]
+    assert again.number == 2
     path = checkpoints.state_path(checkpoints.latest(tmp_path)[0].path, "learner-0")
     assert checkpoints.read_state(path, "learner")[0]["params"][0] == 2.0
 
@@ -236,8 +240,10 @@ def test_prune_never_removes_all(tmp_path):
 
 def test_manifest_is_readable_text_without_hpcrl(tmp_path):
     manifest = json.loads((write(tmp_path, 7).path / "manifest.json").read_text())
-    assert manifest["file_type"] == "manifest" and manifest["version"] == schema.VERSIONS["manifest"]
-    assert manifest["files"]["learner-0"]["bytes"] > 4000 and len(manifest["files"]["learner-0"]["sha256"]) == 64
+    assert manifest["file_type"] == "manifest"
+    assert manifest["version"] == schema.VERSIONS["manifest"]
+    assert manifest["files"]["learner-0"]["bytes"] > 4000
+    assert len(manifest["files"]["learner-0"]["sha256"]) == 64
 
 
 def test_unwritable_directory_is_a_storage_error(tmp_path):

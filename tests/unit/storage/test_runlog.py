@@ -35,8 +35,10 @@ def updates_of(run_dir):
 
 def run_writer(run_dir, body):
     """Run a writer in a process of its own; it prints a line when it is where the test wants it."""
-    code = f"from hpcrl.storage.runlog import RunLog\nimport os, sys, signal, time\nlog = RunLog({str(run_dir)!r}, {{}})\n{body}"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    start = f"import os, sys, signal\nfrom hpcrl.storage.runlog import RunLog\nlog = RunLog({str(run_dir)!r}, {{}})\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start + body], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -79,8 +81,10 @@ def test_file_describes_itself(tmp_path):
         attributes = dict(file.attrs)
         assert file["progress/frames_per_second"].attrs["unit"] == "frames/s"
         assert all(file[table][name].attrs["meaning"] for table in schema.TABLES for name in schema.TABLES[table])
-    assert attributes["file_type"] == "runlog" and attributes["version"] == schema.VERSIONS["runlog"]
-    assert attributes["config"] == "[run]\n" and attributes["seed"] == 1
+    assert attributes["file_type"] == "runlog"
+    assert attributes["version"] == schema.VERSIONS["runlog"]
+    assert attributes["config"] == "[run]\n"
+    assert attributes["seed"] == 1
     assert {"hpcrl_version", "date", "host", "command_line", "resumed_update"} <= attributes.keys()
 
 
@@ -165,7 +169,8 @@ def test_unreadable_segment_is_left_out_with_a_warning(tmp_path, caplog):
         read_runlog(tmp_path, "evaluations")
     write(tmp_path, [5])
     assert updates_of(tmp_path) == [5]
-    assert "left out" in caplog.text and "runlog-000.h5" in caplog.text
+    assert "left out" in caplog.text
+    assert "runlog-000.h5" in caplog.text
 
 
 def test_newer_version_is_refused_by_name(tmp_path, monkeypatch):
