@@ -369,7 +369,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         keep_last=config.checkpoint.keep_last,
         keep_every=config.checkpoint.keep_every,
     )
-    kinds = ("parameter_server", "learner", "actor", "evaluator")
+    kinds = ("parameter_server", "learner", "actor")  # these report all the time
     monitor = Monitor(
         name=config.run.name,
         run_dir=job.run_dir,

@@ -168,6 +168,7 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3)
     loop.run(roles, over=job.stop, beat=watchdog.beat, backoff=idle, turn=job.turn)
     watchdog.beat("closing")
+    job.reporter.last_words(roles)
     job.counters.add("left", 1)
     closing = [role for role in roles if role.kind in CLOSING_KINDS]
     monitor = next((role for role in roles if role.kind == "monitor"), None)

@@ -66,6 +66,7 @@ class Actor:
 
     def step(self) -> bool:
         """One step of every simulator, unless learning is behind."""
+        self.reporter.actor(self)
         if not self.ratio.actor_may_step():
             return False
         if self.steps % self.sync_period == 0:
@@ -80,7 +81,6 @@ class Actor:
         self.acted_steps += acted
         self.ratio.add_steps(acted)
         self.total_frames = self.count(acted)  # (6)
-        self.reporter.actor(self)
         return True
 
     def _remember(self, action: np.ndarray, step) -> None:

@@ -41,7 +41,6 @@ class Progress:
     staleness_mean: float = math.nan
     gradients_accepted: int = 0
     gradients_dropped: int = 0
-    gradients_partly: int = 0
     replay_fill: float = math.nan
     loss: float = math.nan
     mean_q: float = math.nan
@@ -221,7 +220,7 @@ def rates(progress: Progress) -> str:
 def gradients(progress: Progress) -> str:
     """Return what became of the gradients."""
     return (
-        f"gradients {progress.gradients_accepted:,} accepted, {progress.gradients_partly:,} in part, "
+        f"gradients {progress.gradients_accepted:,} accepted, "
         f"{progress.gradients_dropped:,} dropped, staleness {number(progress.staleness_mean)} updates"
     )
 

@@ -66,11 +66,12 @@ class Learner:
         self.reporter = reporter
         self.updates = 0
         self.in_flight = False
-        self.loss = self.mean_q = float("nan")
+        self._sums = np.zeros(3)  # of loss, of mean action value, and how many of each
         self._headers = np.zeros((len(servers), HEADER_WORDS), np.int64)
 
     def step(self) -> bool:
         """One update, if the servers are ready for it and one is due."""
+        self.reporter.learner(self)
         if self.in_flight and not self._arrived():
             return False
         if not self.ratio.learner_due():
@@ -80,11 +81,17 @@ class Learner:
         if self._target_is_old():
             self.target.pull()  # (6)
         batch = self.replay.sample(self.batch_size, self.rng)  # (2)
-        self.loss, self.mean_q = self.algorithm.gradient(batch)  # (3)
+        loss, mean_q = self.algorithm.gradient(batch)  # (3)
         self._push()  # (5)
-        self.updates += 1
-        self.reporter.learner(self)  # (7)
+        self.updates += 1  # (7)
+        self._sums += loss, mean_q, 1
         return True
+
+    def take_means(self) -> dict[str, float]:
+        """Mean loss and action value of the updates since this was last called."""
+        loss, mean_q, count = self._sums
+        self._sums = np.zeros(3)
+        return {"loss": loss / count, "mean_q": mean_q / count} if count else {"loss": np.nan, "mean_q": np.nan}
 
     def _arrived(self) -> bool:
         """Whether the last push is consumed (pipeline 0), or there is room for another (pipeline 1)."""

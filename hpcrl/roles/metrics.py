@@ -89,8 +89,7 @@ class Reporter:
                 "learner",
                 learner.index,
                 updates=learner.updates,
-                loss=learner.loss,
-                mean_q=learner.mean_q,
+                **learner.take_means(),
                 replay_fill=learner.replay.fill,
                 overwritten=learner.replay.overwritten,
                 global_update=learner.online.global_update,
@@ -107,6 +106,14 @@ class Reporter:
                 dropped=server.dropped,
                 staleness_sum=server.staleness_sum,
             )
+
+    def last_words(self, roles) -> None:
+        """What the roles of this rank have to say at the end, whenever they last said something."""
+        report = {"actor": self.actor, "learner": self.learner, "parameter_server": self.server}
+        for role in roles:
+            if role.kind in report:
+                self._due.clear()
+                report[role.kind](role)
 
     def evaluation(self, index: int, **values: float) -> None:
         """A finished evaluation."""

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,9 +54,20 @@ class Writer:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except StorageError as error:
+            except StorageError as error:  # training goes on; anything else ends the job (threading.excepthook)
                 log.warning("%s", error)
-            self._tasks.task_done()
+            finally:
+                self._tasks.task_done()
+
+
+class Sample(NamedTuple):
+    """Totals at one moment; rates are differences of two."""
+
+    seconds: float
+    frames: int
+    updates: int
+    accepted: float
+    staleness: float
 
 
 class Monitor:
@@ -119,15 +131,14 @@ class Monitor:
         self.began = time.monotonic()
         self.earlier_seconds = wall_seconds
         self.returns: deque[float] = deque(maxlen=100)
-        self.episodes = 0
         self.last: dict[tuple[str, int], dict[str, float]] = {}
-        self.heard: dict[tuple[str, int], float] = {}
+        self.heard = {(kind, index): self.began for kind, count in members.items() for index in range(count)}
         self.progress: Progress | None = None
         self._next_tick = self._next_drain = 0.0
         self._all_left: Callable[[], bool] | None = None
-        self._last_checkpoint_begun = False
+        self._last_checkpoint_begun = self._showing = False
         self._next_row, self._next_checkpoint = self.began + log_seconds, self.began + checkpoint_seconds
-        self._start = (self.began, counters.get("total_frames"), counters.get("global_update"))
+        self._start = self._sample()
         self._row_before = self._tick_before = self._start
 
     def wall_seconds(self) -> float:
@@ -156,7 +167,6 @@ class Monitor:
     def _hear(self, kind: str, index: int, values: dict[str, float]) -> None:
         if kind == "episode":
             self.returns.append(values["episode_return"])
-            self.episodes += 1
             self._log("episodes", {"wall_seconds": self.wall_seconds(), "actor": index, **values})
             return
         if kind == "evaluator":
@@ -180,7 +190,14 @@ class Monitor:
     def _tick(self) -> None:
         self._tick_before, self.progress = self._measure(self._tick_before)
         progress = self.progress
-        self.writer.submit(lambda: self.display.update(progress))
+        if not self._showing:  # a terminal that is stopped (Ctrl-S) must not pile up work
+
+            def show() -> None:
+                self.display.update(progress)
+                self._showing = False
+
+            self._showing = True
+            self.writer.submit(show)
         now = time.monotonic()
         if now >= self._next_row:
             self._next_row = now + self.log_seconds
@@ -231,49 +248,61 @@ class Monitor:
 
     def _mean(self, kind: str, name: str) -> float:
         values = [values[name] for (k, _), values in self.last.items() if k == kind]
+        values = [value for value in values if not np.isnan(value)]
         return float(np.mean(values)) if values else float("nan")
 
-    def _measure(self, before: tuple[float, int, int]) -> tuple[tuple[float, int, int], Progress]:
-        """Progress now, with rates since ``before`` = (time, frames, updates)."""
-        now, frames, update = time.monotonic(), self.counters.get("total_frames"), self.counters.get("global_update")
-        seconds = max(now - before[0], 1e-9)
-        frames_per_second = (frames - before[1]) / seconds
-        updates_per_second = (update - before[2]) / seconds
-        accepted, staleness = self._sum("parameter_server", "accepted"), self._sum("parameter_server", "staleness_sum")
+    def _sample(self) -> Sample:
+        return Sample(
+            time.monotonic(),
+            self.counters.get("total_frames"),
+            self.counters.get("global_update"),
+            self._sum("parameter_server", "accepted"),
+            self._sum("parameter_server", "staleness_sum"),
+        )
+
+    def _measure(self, before: Sample) -> tuple[Sample, Progress]:
+        """Progress now, with rates and means since ``before``."""
+        now = self._sample()
+        seconds = max(now.seconds - before.seconds, 1e-9)
+        frames_per_second = (now.frames - before.frames) / seconds
+        updates_per_second = (now.updates - before.updates) / seconds
+        accepted = now.accepted - before.accepted
+        shards = self.members["parameter_server"]
         alive = {
-            kind: (sum(now - t < self.heartbeat_seconds for (k, _), t in self.heard.items() if k == kind), count)
+            kind: (sum(now.seconds - t < self.heartbeat_seconds for (k, _), t in self.heard.items() if k == kind), count)
             for kind, count in self.members.items()
         }
         progress = Progress(
             wall_seconds=self.wall_seconds(),
-            total_frames=frames,
-            total_steps=frames // self.frames_per_step,
-            global_update=update,
+            total_frames=now.frames,
+            total_steps=now.frames // self.frames_per_step,
+            global_update=now.updates,
             steps_per_second=frames_per_second / self.frames_per_step,
             frames_per_second=frames_per_second,
             updates_per_second=updates_per_second,
             epsilon=self._mean("actor", "epsilon"),
             mean_return_100=float(np.mean(self.returns)) if self.returns else float("nan"),
-            staleness_mean=staleness / accepted if accepted else float("nan"),
-            gradients_accepted=int(accepted),
-            gradients_dropped=int(self._sum("parameter_server", "dropped")),
+            staleness_mean=(now.staleness - before.staleness) / accepted if accepted else float("nan"),
+            gradients_accepted=round(now.accepted / shards),
+            gradients_dropped=round(self._sum("parameter_server", "dropped") / shards),
             replay_fill=self._mean("learner", "replay_fill"),
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),
-            eta_seconds=self._eta(frames, frames_per_second, update, updates_per_second),
+            eta_seconds=self._eta(now, frames_per_second, updates_per_second),
             alive=alive,
             total_frames_goal=self.total_frames,
+            total_updates_goal=self.total_updates,
             run_dir=self.run_dir,
             name=self.name,
         )
-        return (now, frames, update), progress
+        return now, progress
 
-    def _eta(self, frames: int, frames_per_second: float, update: int, updates_per_second: float) -> float:
+    def _eta(self, now: Sample, frames_per_second: float, updates_per_second: float) -> float:
         ends = []
         if self.total_frames and frames_per_second > 0:
-            ends.append((self.total_frames - frames) / frames_per_second)
+            ends.append((self.total_frames - now.frames) / frames_per_second)
         if self.total_updates and updates_per_second > 0:
-            ends.append((self.total_updates - update) / updates_per_second)
+            ends.append((self.total_updates - now.updates) / updates_per_second)
         if self.time_limit:
             ends.append(self.time_limit - (time.monotonic() - self.began))
         return max(min(ends), 0.0) if ends else float("nan")

@@ -158,7 +158,7 @@ def _return_row(progress: Progress, history: History, width: int) -> Table:
 
 
 def _roles(progress: Progress) -> Table:
-    received = progress.gradients_accepted + progress.gradients_dropped + progress.gradients_partly
+    received = progress.gradients_accepted + progress.gradients_dropped
     cells = {
         "actor": (
             (number(progress.frames_per_second), "frames/s"),
@@ -191,7 +191,6 @@ def _roles(progress: Progress) -> Table:
         "gradients",
         Text(percent(progress.gradients_accepted / received) if received else "-", style="bold"),
         _labelled(count(progress.gradients_accepted), "accepted"),
-        _labelled(count(progress.gradients_partly), "in part"),
         _labelled(count(progress.gradients_dropped), "dropped"),
     )
     return table

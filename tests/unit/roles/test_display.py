@@ -30,7 +30,6 @@ TYPICAL = Progress(
     staleness_mean=1.23,
     gradients_accepted=123_456,
     gradients_dropped=321,
-    gradients_partly=12,
     replay_fill=0.453,
     loss=0.01234,
     mean_q=1.234,
@@ -58,7 +57,6 @@ HUGE = dataclasses.replace(
     replay_fill=1.0,
     gradients_accepted=123_456_789,
     gradients_dropped=3_210_000,
-    gradients_partly=12_000_000,
     alive={"parameter_server": (31, 31), "learner": (100, 100), "actor": (99, 100)},
     run_dir="/scratch/project_1234567/someone/a/very/long/directory/name/runs/breakout-gorila-seed-1",
     name="breakout-gorila-seed-1",
@@ -116,7 +114,6 @@ def test_panel_says_everything_with_its_unit(width):
         "55.31 updates/s",
         "1.23 staleness",
         "123,456 accepted",
-        "12 in part",
         "321 dropped",
         "hpcrl stop runs/pong",
     ):
@@ -135,7 +132,7 @@ def test_plain_line_is_one_line_with_units():
         "1:12:01 (24.7%), 2:10:00 to go | 12,345,678 frames, 123,456 updates | "
         "4,938 frames/s, 1,234 steps/s, 55.31 updates/s | "
         "return -3.42 (last 100), epsilon 0.873, loss 0.0123, mean Q 1.23 | "
-        "gradients 123,456 accepted, 12 in part, 321 dropped, staleness 1.23 updates | replay 45.3% | "
+        "gradients 123,456 accepted, 321 dropped, staleness 1.23 updates | replay 45.3% | "
         "alive: actors 3/4"
     )
 
