@@ -1,12 +1,9 @@
-"""Any gymnasium environment with discrete actions and Box observations, stepped one after the other.
-
-The simulators are reset here and not by gymnasium's vector classes: under SAME_STEP those return a reference to the
-final observation, which an environment that reuses its buffer overwrites when it is reset in the same call.
-"""
+"""Any gymnasium environment with discrete actions and Box observations, in gymnasium's own `SyncVectorEnv`."""
 
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,6 +12,11 @@ import numpy as np
 from hpcrl.envs.frame_stack import FrameStack
 from hpcrl.errors import ConfigError
 from hpcrl.types import EnvSpec, EnvStep
+
+_AUTORESET = {
+    "next_step": gymnasium.vector.AutoresetMode.NEXT_STEP,
+    "same_step": gymnasium.vector.AutoresetMode.SAME_STEP,
+}
 
 
 def spec(id: str, *, stack: int, kwargs: Mapping[str, Any]) -> EnvSpec:
@@ -67,11 +69,14 @@ class Gym:
         kwargs: Mapping[str, Any],
     ):
         make = _maker(id, kwargs)
-        self._envs = [make() for _ in range(num_envs)]
+        envs = [make() for _ in range(num_envs)]
         self.num_envs = num_envs
-        self.spec = _spec_of(self._envs[0], id, stack)
-        self._first_action = int(self._envs[0].action_space.start)
+        self.spec = _spec_of(envs[0], id, stack)
+        self._first_action = int(envs[0].action_space.start)
         self._same_step = autoreset == "same_step"
+        self._env = gymnasium.vector.SyncVectorEnv(
+            [partial(_Copied, env) for env in envs], autoreset_mode=_AUTORESET[autoreset]
+        )
         self._seeds: list[int | None] = [int(word) for word in seed_sequence.generate_state(num_envs)]
         self._stack = FrameStack(num_envs, stack, self.spec.obs_shape, self.spec.obs_dtype)
         self._to_reset = np.zeros(num_envs, bool)
@@ -83,45 +88,51 @@ class Gym:
 
     def reset(self) -> np.ndarray:
         """Start a new episode everywhere; returns the first frames, obs_dtype ``[E, *obs_shape]``."""
-        frame = self._new_frame()
-        for e, (env, seed) in enumerate(zip(self._envs, self._seeds, strict=True)):
-            frame[e], _ = env.reset(seed=seed)
+        observations, _ = self._env.reset(seed=self._seeds)
         self._seeds = [None] * self.num_envs  # a second reset goes on with the random numbers of the first
         self._to_reset = np.zeros(self.num_envs, bool)
+        frame = observations.astype(self.spec.obs_dtype, copy=False)
         self._stack.push(frame, np.ones(self.num_envs, bool))
         return frame
 
     def step(self, actions: np.ndarray) -> EnvStep:
         """Take ``actions`` (int64 ``[E]``, from 0 on whatever the space's own start)."""
         reset = self._to_reset
-        frame, reward = self._new_frame(), np.zeros(self.num_envs, np.float32)
-        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
-        for e, action in enumerate((actions + self._first_action).tolist()):
-            if reset[e]:
-                frame[e], _ = self._envs[e].reset()
-            else:
-                frame[e], reward[e], terminated[e], truncated[e], _ = self._envs[e].step(action)
-        over = terminated | truncated
-        truncated &= ~terminated
-        final_frame, started = frame, reset
+        # Every call returns new arrays, which may therefore be kept.
+        observations, reward, terminated, cut, info = self._env.step(actions + self._first_action)
+        frame = final_frame = observations.astype(self.spec.obs_dtype, copy=False)
+        over = terminated | cut
+        started = reset
         if self._same_step:
             started = over
             if over.any():
-                frame = final_frame.copy()
-                for e in np.flatnonzero(over):
-                    frame[e], _ = self._envs[e].reset()
+                final_frame = frame.copy()
+                final_frame[over] = np.stack(info["final_obs"][over])
         else:
             self._to_reset = over
         self._stack.push(frame, started)
-        return EnvStep(frame, reward, terminated, truncated, over, reset, final_frame)
+        return EnvStep(frame, reward.astype(np.float32), terminated, cut & ~terminated, over, reset, final_frame)
 
     def close(self) -> None:
         """Close every environment."""
-        for env in self._envs:
-            env.close()
+        self._env.close()
 
-    def _new_frame(self) -> np.ndarray:
-        return np.empty((self.num_envs, *self.spec.obs_shape), self.spec.obs_dtype)
+
+class _Copied(gymnasium.Wrapper):
+    """One simulator as `SyncVectorEnv` can take it.
+
+    Its observations are copied, because under SAME_STEP the vector environment keeps a reference to the final one,
+    which an environment that reuses its buffer overwrites when it is reset in the same call. Its infos, which nobody
+    reads, are left out: the vector environment would stack them, and fail where their shapes change.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        observation, _ = self.env.reset(seed=seed, options=options)
+        return np.array(observation, self.observation_space.dtype), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        return np.array(observation, self.observation_space.dtype), reward, terminated, truncated, {}
 
 
 def registered(id: str) -> gymnasium.envs.registration.EnvSpec:
@@ -171,9 +182,15 @@ def _maker(id: str, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
 
     def make_one() -> gymnasium.Env:
         try:
-            return make(**kwargs)
+            env = make(**kwargs)
         except (TypeError, ValueError, ImportError, gymnasium.error.Error) as fault:
             raise ConfigError(f'env.id: "{id}" cannot be made with env.kwargs = {dict(kwargs)}: {fault}') from fault
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(
+                f'env.id: expected "{id}" to return one simulator (a gymnasium.Env), which hpcrl makes env.simulators '
+                f"of, got {type(env).__module__}.{type(env).__qualname__}"
+            )
+        return env
 
     return make_one
 

@@ -1,11 +1,13 @@
 """``hpcrl train``: from the command line to the loop, and out again."""
 
+import contextlib
 import ctypes
 import logging
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,6 +23,7 @@ from hpcrl.launch.topology import Plan, plan
 
 log = logging.getLogger(__name__)
 
+ABORT_DELAY_SECONDS = 0.5
 CLOSING_KINDS = ("parameter_server", "state_writer", "monitor")
 """Roles that go on until the last checkpoint is written."""
 
@@ -45,13 +48,18 @@ def main(config: Config, command_line: Sequence[str]) -> int:
         if comm.rank == 0:
             print(f"hpcrl: error: {error}", file=sys.stderr)
         return error.exit_code
+    from hpcrl.storage import schema
+
+    events = config.run.dir / schema.EVENTS_FILE
     label = ", ".join(map(str, rank_map.roles_of(comm.rank)))
     place = f"rank {comm.rank} ({label})"
-    threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value)
+    threading.excepthook = lambda args: _abort(
+        comm, f"{place}, thread {args.thread.name}", args.exc_value, events
+    )
     try:
         return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
-        _abort(comm, place, error)
+        _abort(comm, place, error, events)
         raise
 
 
@@ -218,7 +226,7 @@ def _wait_for_all(comm, watchdog) -> None:
         watchdog.beat("closing")
 
 
-def _abort(comm, place: str, error: BaseException) -> None:
+def _abort(comm, place: str, error: BaseException, events: Path) -> None:
     """Say what happened, where, and end every rank."""
     if isinstance(error, HpcrlError):
         message, code = f"hpcrl: error on {place}: {error}\n", error.exit_code
@@ -226,4 +234,8 @@ def _abort(comm, place: str, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error))
         message, code = f"hpcrl: {place} failed:\n{text}", EXIT_FAULT
     os.write(2, message.encode())
+    with contextlib.suppress(OSError), open(events, "a") as file:
+        file.write(message)
+    # The launcher forwards what ranks print; what is still on its way when it hears of an abort, it drops.
+    time.sleep(ABORT_DELAY_SECONDS)
     comm.Abort(code)

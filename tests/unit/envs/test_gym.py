@@ -60,6 +60,18 @@ class Noise(gymnasium.Env):
         return self.np_random.integers(256, size=1, dtype=np.uint8), 0.0, False, False, {}
 
 
+class Chatty(Count):
+    """Its infos change their shape, and its observations are lists."""
+
+    def step(self, action):
+        frame, *rest, _ = super().step(action)
+        return frame.tolist(), *rest, {"seen": np.zeros(int(frame[1])), "final_obs": "none"}
+
+
+def several_at_once():
+    return gymnasium.make_vec("CartPole-v1", num_envs=2)
+
+
 def make(name, num_envs=1, seed=1, **keys):
     return make_env(num_envs, np.random.SeedSequence(seed), id=f"{__name__}:{name}", **({"stack": 1} | keys))
 
@@ -194,6 +206,32 @@ def test_cartpole():
         assert sum(terminated for *_, terminated, _ in steps) >= 3
 
 
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_it_is_gymnasiums_own_vector_environment(autoreset):
+    """Three CartPoles, seeded alike, give what SyncVectorEnv gives, step by step."""
+    env = make_env(3, np.random.SeedSequence(5), id="CartPole-v1", stack=1, autoreset=autoreset)
+    theirs = gymnasium.vector.SyncVectorEnv(
+        [lambda: gymnasium.make("CartPole-v1")] * 3,
+        autoreset_mode={"next_step": "NextStep", "same_step": "SameStep"}[autoreset],
+    )
+    observation, _ = theirs.reset(seed=np.random.SeedSequence(5).generate_state(3).tolist())
+    np.testing.assert_array_equal(env.reset(), observation)
+    for action in np.random.default_rng(0).integers(2, size=(120, 3)):
+        step, (observation, reward, terminated, truncated, info) = env.step(action), theirs.step(action)
+        np.testing.assert_array_equal(step.frame, observation)
+        np.testing.assert_array_equal(step.reward, reward)
+        np.testing.assert_array_equal(step.terminated, terminated)
+        np.testing.assert_array_equal(step.truncated, truncated)
+        for e in np.flatnonzero(step.episode_over & (autoreset == "same_step")):
+            np.testing.assert_array_equal(step.final_frame[e], info["final_obs"][e])
+
+
+@pytest.mark.parametrize(("autoreset", "steps"), [("next_step", 9), ("same_step", 7)])
+def test_infos_and_containers_of_any_kind_do_no_harm(autoreset, steps):
+    lanes = drive(make("Chatty", 2, autoreset=autoreset), np.ones((steps, 2), np.int64))
+    assert transitions(lanes, 1) == EPISODES
+
+
 @pytest.mark.parametrize(
     ("id", "kwargs", "why"),
     [
@@ -205,6 +243,8 @@ def test_cartpole():
         (f"{__name__}:Nothing", {}, "has no attribute 'Nothing'"),
         (f"{__name__}:Continuous", {}, "needs discrete actions"),
         (f"{__name__}:Dictionary", {}, "needs observations in one array"),
+        (f"{__name__}:several_at_once", {}, "one simulator .a gymnasium.Env.* got gymnasium.vector"),
+        ("collections:OrderedDict", {}, "one simulator .a gymnasium.Env.* got collections.OrderedDict"),
         (f"{__name__}:Count", {"speed": 1}, "unexpected keyword argument 'speed'"),
         ("CartPole-v1", {"speed": 1}, "unexpected keyword argument 'speed'"),
     ],

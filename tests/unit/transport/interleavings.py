@@ -1,0 +1,321 @@
+"""Every interleaving of the steps of a few protocol programs, on plain memory.
+
+A *party* runs one program of :mod:`hpcrl.transport.protocol` after the other. Memory is a dict from window offset to
+value. An atomic word is one step; a ``Get`` or ``Put`` is one step per element, so that copies can be torn; the steps
+of everything that a program yielded at once are taken in any order, and after the last of them the program goes on.
+A party that stops for ever is one that is never chosen again: every state that is reached is checked as if any of the
+parties had stopped there (see `Explorer.solo`).
+
+States are told apart exactly: a party by its own state when its program began and all replies since, memory by its
+contents. Nothing is sampled, hashed to few bits or left out.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcrl.transport.protocol import Add, Fetch, Get, Operation, Program, Put, Replace
+
+CLOCK = -8
+"""Offset of the word that a `Clock` moves and that programs of `Party.clocked` parties see as the time."""
+UNSET = None
+"""Value of a step that is not taken yet."""
+
+
+class ViolationError(AssertionError):
+    """A property does not hold; says after which steps."""
+
+
+class Party:
+    """One rank. Subclasses keep their whole state in attributes that `key` covers and `clone` copies."""
+
+    name = "party"
+    clocked = False
+    now = 0
+
+    def clone(self) -> "Party":
+        """A copy that shares nothing mutable."""
+        return copy.deepcopy(self)
+
+    def key(self) -> tuple:
+        """Everything that the future of this party depends on, hashable."""
+        raise NotImplementedError
+
+    def program(self) -> Program | None:
+        """The next program, None if there is nothing left to do."""
+        raise NotImplementedError
+
+    def finished(self, result: object) -> None:
+        """Take the program's result and check it."""
+
+
+class Clock(Party):
+    """Time, in ``ticks`` steps of 1."""
+
+    name = "clock"
+
+    def __init__(self, ticks: int):
+        self.ticks = ticks
+
+    def key(self):
+        return (self.ticks,)
+
+    def program(self):
+        return self._tick() if self.ticks else None
+
+    def _tick(self):
+        yield Add(CLOCK, 1)
+
+    def finished(self, result):
+        self.ticks -= 1
+
+
+class Atom(NamedTuple):
+    """One step: part ``element`` of operation ``operation``."""
+
+    operation: int
+    kind: type
+    offset: int
+    value: object
+
+
+@dataclass(eq=False)
+class Local:
+    """What a party knows and where it stands; one object for each distinct value."""
+
+    party: Party
+    replies: tuple
+    """(time, reply) of each step of its program so far"""
+    atoms: tuple[Atom, ...]
+    many: bool
+    values: tuple
+    """what each atom returned, `UNSET` where it is not taken"""
+
+    @property
+    def done(self) -> bool:
+        return not self.atoms
+
+
+class State(NamedTuple):
+    locals: tuple[Local, ...]
+    memory: int
+    """number of the memory's contents"""
+
+
+def _atoms(step: Operation | tuple) -> tuple[tuple[Atom, ...], bool]:
+    many = not isinstance(step, Operation)
+    atoms = []
+    for i, operation in enumerate(step if many else (step,)):
+        if isinstance(operation, Get | Put):
+            size = operation.buffer.dtype.itemsize
+            for element, value in enumerate(operation.buffer.tolist()):
+                value = value if isinstance(operation, Put) else None
+                atoms.append(Atom(i, type(operation), operation.offset + element * size, value))
+        else:
+            atoms.append(Atom(i, type(operation), operation.offset, getattr(operation, "value", None)))
+    return tuple(atoms), many
+
+
+def _reply(local: Local) -> tuple:
+    """Per operation: the old value of a word, the elements of a Get, None for a Put."""
+    replies: dict[int, object] = {}
+    for atom, value in zip(local.atoms, local.values, strict=True):
+        if atom.kind is Get:
+            replies[atom.operation] = (*replies.get(atom.operation, ()), value)
+        else:
+            replies[atom.operation] = None if atom.kind is Put else value
+    return tuple(replies.values())
+
+
+class Explorer:
+    """Depth-first search over everything that the parties can do.
+
+    Parameters
+    ----------
+    parties
+        At their start.
+    memory
+        Offsets that are not zero at the start.
+    invariant
+        Called with the explorer and every state.
+    """
+
+    def __init__(
+        self,
+        parties: Iterable[Party],
+        memory: dict[int, object] | None = None,
+        invariant: Callable[["Explorer", State], None] = lambda explorer, state: None,
+    ):
+        self.invariant = invariant
+        self.memories: list[dict[int, object]] = []
+        self.memory_numbers: dict[frozenset, int] = {}
+        self.local_ids: dict[tuple, Local] = {}
+        self.resumed: dict[tuple, Local] = {}
+        self.states = self.transitions = self.ends = 0
+        started = tuple(self._begin(party, 0) for party in parties)
+        self.start = State(started, self._number({CLOCK: 0} | (memory or {})))
+
+    def _number(self, memory: dict[int, object]) -> int:
+        key = frozenset(memory.items())
+        if key not in self.memory_numbers:
+            self.memory_numbers[key] = len(self.memories)
+            self.memories.append(memory)
+        return self.memory_numbers[key]
+
+    def _intern(self, local: Local) -> Local:
+        key = (local.party.name, local.party.key(), local.replies, local.values, local.done)
+        return self.local_ids.setdefault(key, local)
+
+    def _begin(self, party: Party, now: int) -> Local:
+        """``party``, which must not change any more, with the first step of its next program."""
+        while True:
+            runner = party.clone()
+            program = runner.program()
+            if program is None:
+                return self._intern(Local(party, (), (), False, ()))
+            runner.now = now
+            try:
+                step = next(program)
+            except StopIteration as stop:
+                runner.finished(stop.value)
+                party = runner
+                continue
+            return self._stand(party, runner, program, (), step)
+
+    def _stand(self, party: Party, runner: Party, program: Program, replies: tuple, step) -> Local:
+        while True:
+            atoms, many = _atoms(step)
+            if atoms:
+                return self._intern(Local(party, replies, atoms, many, (UNSET,) * len(atoms)))
+            replies, step = (*replies, (0, ())), program.send(())  # an empty tuple: nothing to wait for
+
+    def _resume(self, local: Local, now: int) -> Local:
+        """A party goes on after its last step: its program is run again from its start with the replies it had."""
+        runner = local.party.clone()
+        program = runner.program()
+        replies = (*local.replies, (now, _reply(local)))
+        step = next(program)
+        try:
+            for runner.now, reply in replies:
+                many = not isinstance(step, Operation)
+                for operation, value in zip(step if many else (step,), reply, strict=True):
+                    if isinstance(operation, Get):
+                        operation.buffer[:] = value
+                words = tuple(None if isinstance(v, tuple) else v for v in reply)
+                step = program.send(words if many else words[0])
+        except StopIteration as stop:
+            runner.finished(stop.value)
+            return self._begin(runner, now)
+        return self._stand(local.party, runner, program, replies, step)
+
+    def step(self, state: State, who: int, which: int) -> State:
+        """The state after party ``who`` has taken its step ``which``."""
+        local, memory = state.locals[who], self.memories[state.memory]
+        atom = local.atoms[which]
+        value, number = memory.get(atom.offset, 0), state.memory
+        if atom.kind in (Replace, Put, Add):
+            new = value + atom.value if atom.kind is Add else atom.value
+            if new != value:
+                number = self._number({**memory, atom.offset: new})
+            value = 0 if atom.kind is Put else value
+        values = (*local.values[:which], value, *local.values[which + 1 :])
+        after = self._intern(Local(local.party, local.replies, local.atoms, local.many, values))
+        if UNSET not in values:
+            now = memory.get(CLOCK, 0) if local.party.clocked else 0
+            key = (id(after), now)
+            if key not in self.resumed:
+                self.resumed[key] = self._resume(after, now)
+            after = self.resumed[key]
+        self.transitions += 1
+        return State((*state.locals[:who], after, *state.locals[who + 1 :]), number)
+
+    def actions(self, state: State) -> list[tuple[int, int]]:
+        """Every (party, step) that may come next."""
+        return [
+            (who, which)
+            for who, local in enumerate(state.locals)
+            for which, value in enumerate(local.values)
+            if value is UNSET
+        ]
+
+    def run(self) -> "Explorer":
+        """Visit every reachable state.
+
+        Raises
+        ------
+        ViolationError
+            With the steps that lead to it.
+        """
+        seen, path = set(), []
+        stack = [(self.start, None)]
+        pending: list[list] = []
+        try:
+            self._visit(self.start, seen)
+            pending.append(self.actions(self.start))
+            while stack:
+                state, _ = stack[-1]
+                if not pending[-1]:
+                    stack.pop(), pending.pop()
+                    continue
+                action = pending[-1].pop()
+                path = (state, action)
+                after = self.step(state, *action)
+                if self._identity(after) not in seen:
+                    stack.append((after, action))
+                    pending.append([])
+                    self._visit(after, seen)
+                    pending[-1] = self.actions(after)
+        except ViolationError as violation:
+            steps = [(stack[i][0], stack[i + 1][1]) for i in range(len(stack) - 1)]
+            if path and (not steps or steps[-1] != path):
+                steps.append(path)
+            raise ViolationError(f"{violation}\nafter\n" + "\n".join(map(self._describe, steps))) from None
+        return self
+
+    def _visit(self, state: State, seen: set) -> None:
+        seen.add(self._identity(state))
+        self.states += 1
+        self.ends += not self.actions(state)
+        self.invariant(self, state)
+
+    def _identity(self, state: State) -> tuple:
+        return (*map(id, state.locals), state.memory)  # equal locals are one object, see _intern
+
+    def _describe(self, step: tuple[State, tuple[int, int]]) -> str:
+        state, (who, which) = step
+        local = state.locals[who]
+        atom = local.atoms[which]
+        value = self.memories[state.memory].get(atom.offset, 0)
+        what = f"sees {value}" if atom.value is None else f"{value} -> {atom.value}"
+        return f"  {local.party.name}: {atom.kind.__name__} at {atom.offset}: {what}"
+
+    # what one party can do when all others have stopped -----------------------------------------------------------
+
+    def solo(self, state: State, who: int, until: Callable[[Party], bool], longest: int) -> tuple[State, int]:
+        """Let ``who`` go on alone until ``until`` holds of it (looked at between its programs).
+
+        Returns
+        -------
+        tuple of State and int
+            Where it then stands, and its number of steps.
+        """
+        for taken in range(longest + 1):
+            local = state.locals[who]
+            if not local.replies and not any(v is not UNSET for v in local.values) and until(local.party):
+                return state, taken
+            if local.done:
+                raise ViolationError(f"{local.party.name} stopped without reaching what it should")
+            state = self.step(state, who, local.values.index(UNSET))
+        raise ViolationError(f"{local.party.name} does not get on alone in {longest} steps")
+
+    def with_memory(self, state: State, values: dict[int, object]) -> State:
+        """The same with other contents of some offsets (a clock that has moved on)."""
+        return State(state.locals, self._number({**self.memories[state.memory], **values}))
+
+
+def vector(value: int, elements: int = 2) -> np.ndarray:
+    """int64 ``[elements]``, all ``value``."""
+    return np.full(elements, value, np.int64)
