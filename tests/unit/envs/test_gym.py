@@ -243,7 +243,7 @@ def test_infos_and_containers_of_any_kind_do_no_harm(autoreset, steps):
         (f"{__name__}:Nothing", {}, "has no attribute 'Nothing'"),
         (f"{__name__}:Continuous", {}, "needs discrete actions"),
         (f"{__name__}:Dictionary", {}, "needs observations in one array"),
-        (f"{__name__}:several_at_once", {}, "one simulator .a gymnasium.Env.* got gymnasium.vector"),
+        (f"{__name__}:several_at_once", {}, "one simulator .a gymnasium.Env.* got .*CartPoleVectorEnv"),
         ("collections:OrderedDict", {}, "one simulator .a gymnasium.Env.* got collections.OrderedDict"),
         (f"{__name__}:Count", {"speed": 1}, "unexpected keyword argument 'speed'"),
         ("CartPole-v1", {"speed": 1}, "unexpected keyword argument 'speed'"),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.transport.protocol import Add, Fetch, Get, Operation, Program, Put, Replace
+from hpcrl.transport.protocol import Add, Get, Operation, Program, Put, Replace
 
 CLOCK = -8
 """Offset of the word that a `Clock` moves and that programs of `Party.clocked` parties see as the time."""
@@ -94,6 +94,9 @@ class Local:
     values: tuple
     """what each atom returned, `UNSET` where it is not taken"""
 
+    def __post_init__(self):
+        self.open = tuple(i for i, value in enumerate(self.values) if value is UNSET)
+
     @property
     def done(self) -> bool:
         return not self.atoms
@@ -154,6 +157,8 @@ class Explorer:
         self.memory_numbers: dict[frozenset, int] = {}
         self.local_ids: dict[tuple, Local] = {}
         self.resumed: dict[tuple, Local] = {}
+        self.steps: dict[tuple, tuple[Local, int]] = {}
+        self.can_end: set[tuple] = set()
         self.states = self.transitions = self.ends = 0
         started = tuple(self._begin(party, 0) for party in parties)
         self.start = State(started, self._number({CLOCK: 0} | (memory or {})))
@@ -213,9 +218,16 @@ class Explorer:
 
     def step(self, state: State, who: int, which: int) -> State:
         """The state after party ``who`` has taken its step ``which``."""
-        local, memory = state.locals[who], self.memories[state.memory]
-        atom = local.atoms[which]
-        value, number = memory.get(atom.offset, 0), state.memory
+        locals_, memory = state
+        key = (id(locals_[who]), which, memory)
+        if key not in self.steps:
+            self.steps[key] = self._take(locals_[who], which, memory)
+        after, memory = self.steps[key]
+        return State((*locals_[:who], after, *locals_[who + 1 :]), memory)
+
+    def _take(self, local: Local, which: int, number: int) -> tuple[Local, int]:
+        memory, atom = self.memories[number], local.atoms[which]
+        value = memory.get(atom.offset, 0)
         if atom.kind in (Replace, Put, Add):
             new = value + atom.value if atom.kind is Add else atom.value
             if new != value:
@@ -229,17 +241,11 @@ class Explorer:
             if key not in self.resumed:
                 self.resumed[key] = self._resume(after, now)
             after = self.resumed[key]
-        self.transitions += 1
-        return State((*state.locals[:who], after, *state.locals[who + 1 :]), number)
+        return after, number
 
     def actions(self, state: State) -> list[tuple[int, int]]:
         """Every (party, step) that may come next."""
-        return [
-            (who, which)
-            for who, local in enumerate(state.locals)
-            for which, value in enumerate(local.values)
-            if value is UNSET
-        ]
+        return [(who, which) for who, local in enumerate(state.locals) for which in local.open]
 
     def run(self) -> "Explorer":
         """Visit every reachable state.
@@ -249,43 +255,41 @@ class Explorer:
         ViolationError
             With the steps that lead to it.
         """
-        seen, path = set(), []
-        stack = [(self.start, None)]
-        pending: list[list] = []
+        seen: set[tuple] = set()
+        path: list[tuple[State, list, tuple | None]] = []  # state, what is left to try there, how it was reached
+        action = None  # the step that is not in `path` yet
         try:
-            self._visit(self.start, seen)
-            pending.append(self.actions(self.start))
-            while stack:
-                state, _ = stack[-1]
-                if not pending[-1]:
-                    stack.pop(), pending.pop()
+            path.append((self.start, self._visit(self.start, seen), None))
+            while path:
+                state, left, _ = path[-1]
+                if not left:
+                    path.pop()
                     continue
-                action = pending[-1].pop()
-                path = (state, action)
+                action = left.pop()
                 after = self.step(state, *action)
+                self.transitions += 1
                 if self._identity(after) not in seen:
-                    stack.append((after, action))
-                    pending.append([])
-                    self._visit(after, seen)
-                    pending[-1] = self.actions(after)
+                    path.append((after, self._visit(after, seen), action))
         except ViolationError as violation:
-            steps = [(stack[i][0], stack[i + 1][1]) for i in range(len(stack) - 1)]
-            if path and (not steps or steps[-1] != path):
-                steps.append(path)
-            raise ViolationError(f"{violation}\nafter\n" + "\n".join(map(self._describe, steps))) from None
+            actions = [how for _, _, how in path[1:]] + [action]
+            steps = zip((state for state, _, _ in path), actions, strict=False)
+            lines = [self._describe(state, action) for state, action in steps if action]
+            raise ViolationError("\n".join([f"{violation}, after", *lines])) from None
         return self
 
-    def _visit(self, state: State, seen: set) -> None:
+    def _visit(self, state: State, seen: set) -> list[tuple[int, int]]:
         seen.add(self._identity(state))
+        actions = self.actions(state)
         self.states += 1
-        self.ends += not self.actions(state)
+        self.ends += not actions
         self.invariant(self, state)
+        return actions
 
     def _identity(self, state: State) -> tuple:
         return (*map(id, state.locals), state.memory)  # equal locals are one object, see _intern
 
-    def _describe(self, step: tuple[State, tuple[int, int]]) -> str:
-        state, (who, which) = step
+    def _describe(self, state: State, action: tuple[int, int]) -> str:
+        who, which = action
         local = state.locals[who]
         atom = local.atoms[which]
         value = self.memories[state.memory].get(atom.offset, 0)
@@ -304,12 +308,30 @@ class Explorer:
         """
         for taken in range(longest + 1):
             local = state.locals[who]
-            if not local.replies and not any(v is not UNSET for v in local.values) and until(local.party):
+            between = not local.replies and len(local.open) == len(local.values)
+            if between and until(local.party):
                 return state, taken
             if local.done:
                 raise ViolationError(f"{local.party.name} stopped without reaching what it should")
-            state = self.step(state, who, local.values.index(UNSET))
+            state = self.step(state, who, local.open[0])
         raise ViolationError(f"{local.party.name} does not get on alone in {longest} steps")
+
+    def check_that_it_can_end(self, state: State, longest: int = 500) -> None:
+        """From here everybody's programs can all end: no deadlock, nor a state that is left no more."""
+        begun, way = state, []
+        while self._identity(state) not in self.can_end:
+            way.append(self._identity(state))
+            who = next((w for w in self._turns(len(way), len(state.locals)) if state.locals[w].open), None)
+            if who is None:
+                break
+            if len(way) > longest:
+                where = ", ".join(f"{local.party.name} {local.party.key()}" for local in begun.locals)
+                raise ViolationError(f"the parties do not come to an end ({where})")
+            state = self.step(state, who, state.locals[who].open[0])
+        self.can_end.update(way)
+
+    def _turns(self, first: int, parties: int) -> Iterable[int]:
+        return ((first + i) % parties for i in range(parties))
 
     def with_memory(self, state: State, values: dict[int, object]) -> State:
         """The same with other contents of some offsets (a clock that has moved on)."""

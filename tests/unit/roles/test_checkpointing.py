@@ -1,0 +1,188 @@
+"""Checkpoints written by their owners while training goes on, in every order that may happen."""
+
+import numpy as np
+import pytest
+from fakes import FakeCounters
+
+from hpcrl.roles import checkpointing
+from hpcrl.roles.checkpointing import CheckpointKeeper, StateWriter
+from hpcrl.storage import checkpoint as checkpoints
+
+
+class Shard:
+    kind = "parameter_server"
+
+    def __init__(self, index):
+        self.index, self.version = index, 0
+
+    def state(self):
+        return {"params": np.full(5, self.version, np.float32), "version": np.int64(self.version)}
+
+
+class Job:
+    """Two owners of state and a keeper; what is submitted runs when the test says so, or at once."""
+
+    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3):
+        self.run_dir, self.counters, self.shards = run_dir, FakeCounters(), [Shard(0), Shard(1)]
+        self.writers = [StateWriter(s, counters=self.counters, run_dir=run_dir) for s in self.shards]
+        self.keeper = CheckpointKeeper(
+            run_dir=run_dir,
+            counters=self.counters,
+            owners=[writer.name for writer in self.writers],
+            attributes=lambda: {"total_frames": 4 * self.shards[0].version},
+            submit=submit,
+            keep_last=keep_last,
+            keep_every=0,
+        )
+
+    def train(self, version):
+        for shard in self.shards:
+            shard.version = version
+
+    def write(self, writer):
+        """Let one owner see the request, write, and say so."""
+        writer.step()
+        if writer._thread is not None:
+            writer._thread.join()
+            writer.step()
+
+    def take(self, update):
+        self.keeper.begin(update)
+        self.keeper.step()
+        for writer in self.writers:
+            self.write(writer)
+        self.keeper.step()
+        self.keeper.step()
+
+    def names(self):
+        return sorted(path.name for path in (self.run_dir / "checkpoints").iterdir())
+
+
+@pytest.fixture(autouse=True)
+def look_always(monkeypatch):
+    monkeypatch.setattr(checkpointing, "LOOK_SECONDS", 0)
+
+
+def test_a_checkpoint_holds_the_state_of_every_owner(tmp_path):
+    job = Job(tmp_path)
+    job.train(7)
+    job.take(7)
+    assert (job.keeper.written, job.keeper.failed, job.keeper.busy) == (1, 0, False)
+    newest, skipped = checkpoints.latest(tmp_path)
+    assert (newest.global_update, skipped) == (7, [])
+    assert newest.attributes["total_frames"] == 28
+    for index in (0, 1):
+        path = checkpoints.state_path(newest.path, f"parameter_server-{index}")
+        arrays, _ = checkpoints.read_state(path, "parameter_server")
+        np.testing.assert_array_equal(arrays["params"], np.full(5, 7, np.float32))
+
+
+def test_update_zero_is_a_checkpoint_too(tmp_path):
+    job = Job(tmp_path)
+    job.take(0)
+    assert checkpoints.latest(tmp_path)[0].global_update == 0
+
+
+def test_nothing_is_finished_before_the_last_owner_has_written(tmp_path):
+    job = Job(tmp_path)
+    job.keeper.begin(3)
+    job.keeper.step()
+    job.write(job.writers[0])
+    for _ in range(3):
+        job.keeper.step()
+    assert job.keeper.busy
+    assert checkpoints.latest(tmp_path) == (None, [])
+    job.write(job.writers[1])
+    job.keeper.step()
+    assert checkpoints.latest(tmp_path)[0].global_update == 3
+
+
+def test_owners_are_asked_only_once_the_directory_is_there(tmp_path):
+    tasks = []
+    job = Job(tmp_path, submit=tasks.append)
+    job.keeper.begin(3)
+    job.keeper.step()
+    assert "checkpoint" not in job.counters.values
+    assert not job.writers[0].step()
+    tasks.pop()()
+    job.keeper.step()
+    assert job.counters.get("checkpoint") == 4
+
+
+def test_one_at_a_time_and_none_twice(tmp_path):
+    tasks = []
+    job = Job(tmp_path, submit=tasks.append)
+    job.keeper.begin(3)
+    job.keeper.begin(9)
+    assert len(tasks) == 1
+    job = Job(tmp_path)
+    job.take(3)
+    job.keeper.begin(3)
+    assert not job.keeper.busy
+
+
+def test_state_is_copied_when_asked_for_and_training_goes_on_meanwhile(tmp_path):
+    job = Job(tmp_path)
+    job.train(3)
+    job.keeper.begin(3)
+    job.keeper.step()
+    assert job.writers[0].step()
+    job.train(4)
+    job.write(job.writers[0])
+    job.write(job.writers[1])
+    job.keeper.step()
+    newest, _ = checkpoints.latest(tmp_path)
+    versions = [
+        int(
+            checkpoints.read_state(checkpoints.state_path(newest.path, f"parameter_server-{i}"), "parameter_server")[0][
+                "version"
+            ]
+        )
+        for i in (0, 1)
+    ]
+    assert versions == [3, 4]  # every owner is cut at its own time
+
+
+def test_an_owner_that_cannot_write_costs_this_checkpoint_and_no_more(tmp_path):
+    job = Job(tmp_path)
+    job.take(3)
+    job.keeper.begin(5)
+    job.keeper.step()
+    job.write(job.writers[0])
+    unfinished = checkpoints.unfinished_dir(tmp_path, 5)
+    (unfinished / "parameter_server-1.h5").mkdir()  # the second owner finds its file's name taken
+    job.write(job.writers[1])
+    assert job.counters.get("written/parameter_server-1") == -6
+    job.keeper.step()
+    job.keeper.step()
+    assert (job.keeper.written, job.keeper.failed, job.keeper.busy) == (1, 1, False)
+    assert job.names() == ["step-000000000003"]
+    job.take(8)
+    assert checkpoints.latest(tmp_path)[0].global_update == 8
+
+
+def test_a_directory_that_cannot_be_made_costs_this_checkpoint_and_no_more(tmp_path):
+    job = Job(tmp_path)
+    (tmp_path / "checkpoints").write_text("in the way")
+    job.keeper.begin(3)
+    job.keeper.step()
+    assert (job.keeper.failed, job.keeper.busy) == (1, False)
+    (tmp_path / "checkpoints").unlink()
+    job.take(4)
+    assert checkpoints.latest(tmp_path)[0].global_update == 4
+
+
+def test_old_ones_are_pruned(tmp_path):
+    job = Job(tmp_path, keep_last=2)
+    for update in (1, 2, 3, 4):
+        job.take(update)
+    assert job.names() == ["step-000000000003", "step-000000000004"]
+
+
+def test_owners_look_only_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpointing, "LOOK_SECONDS", 1000)
+    job = Job(tmp_path)
+    looks = job.counters.looks
+    for _ in range(5):
+        assert not job.writers[0].step()
+    assert job.counters.looks == looks + 1

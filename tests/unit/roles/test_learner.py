@@ -1,0 +1,201 @@
+"""The learner: when it may go, what it pulls, what it pushes."""
+
+import numpy as np
+import pytest
+from fakes import FakeReplica, Reports
+
+from hpcrl.roles.learner import Learner
+from hpcrl.roles.parameter_server import HEADER_WORDS
+from hpcrl.roles.ratio import LocalTally, TrainingRatio
+
+SERVERS = [(4, 0, 3), (2, 3, 8)]
+"""Rank, begin and end of two shards of eight parameters."""
+
+
+class Rings:
+    """Servers that consume when the test says so."""
+
+    def __init__(self, capacity):
+        self.capacity, self.waiting, self.pushed = capacity, 0, []
+
+    def room(self):
+        return self.waiting < self.capacity
+
+    def drained(self):
+        return self.waiting == 0
+
+    def push(self, records):
+        assert self.room()
+        self.waiting += 1
+        self.pushed.append({rank: [part.copy() for part in parts] for rank, parts in records.items()})
+        return True
+
+
+class Replay:
+    fill, overwritten = 0.25, 3
+
+    def __init__(self):
+        self.sampled = []
+
+    def sample(self, batch_size, rng):
+        self.sampled.append((batch_size, int(rng.integers(1000))))
+        return self.sampled[-1]
+
+
+class Algorithm:
+    """Fills the gradient with the number of the update; the loss is that number too."""
+
+    def __init__(self, online):
+        self.online, self.batches = online, []
+
+    def gradient(self, batch):
+        self.batches.append(batch)
+        self.online.gradients[:] = len(self.batches) + np.arange(8) / 10
+        return float(len(self.batches)), 10.0 * len(self.batches)
+
+
+def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6):
+    online, target, reports = FakeReplica((0, 0)), FakeReplica((0, 0)), Reports()
+    ratio = TrainingRatio(LocalTally(), intensity=8, batch_size=32, learning_starts=0, slack_updates=0)
+    ratio.add_steps(steps)
+    learner = Learner(
+        1,
+        online=online,
+        target=target,
+        algorithm=Algorithm(online),
+        replay=Replay(),
+        ratio=ratio,
+        gradients=Rings(pipeline + 1),
+        servers=SERVERS,
+        pipeline=pipeline,
+        pull_period=pull_period,
+        target_period=target_period,
+        batch_size=32,
+        rng=np.random.default_rng(0),
+        reporter=reports.reporter,
+    )
+    return learner, reports
+
+
+def go_on(learner):
+    """One step after which the servers have consumed everything."""
+    worked = learner.step()
+    learner.gradients.waiting = 0
+    return worked
+
+
+def test_an_update_pulls_samples_computes_and_pushes():
+    learner, _ = make()
+    learner.online.source[:] = 5, 6
+    assert learner.step()
+    assert learner.replay.sampled[0][0] == 32
+    assert learner.algorithm.batches == learner.replay.sampled
+    (record,) = learner.gradients.pushed
+    assert record.keys() == {4, 2}
+    for (rank, begin, end), version in zip(SERVERS, (5, 6), strict=True):
+        header, gradient = record[rank]
+        assert header.dtype == np.int64
+        assert header.shape == (HEADER_WORDS,)
+        assert header[0] == version  # each shard judges staleness by its own clock
+        np.testing.assert_array_equal(gradient, np.float32(1 + np.arange(8) / 10)[begin:end])
+
+
+def test_without_pipeline_it_waits_until_its_push_is_consumed():
+    learner, _ = make(pipeline=0)
+    assert learner.step()
+    for _ in range(3):
+        assert not learner.step()
+    assert (len(learner.gradients.pushed), learner.online.pulls, len(learner.replay.sampled)) == (1, 1, 1)
+    assert learner.ratio.tally.trained() == 0
+    learner.gradients.waiting = 0
+    assert learner.step()
+    assert learner.ratio.tally.trained() == 32
+    assert learner.online.pulls == 2
+
+
+def test_with_pipeline_one_push_may_be_on_its_way():
+    learner, _ = make(pipeline=1)
+    assert learner.step()
+    assert learner.step()
+    assert not learner.step()
+    assert learner.gradients.waiting == 2
+    learner.gradients.waiting = 1
+    assert learner.step()
+    assert learner.ratio.tally.trained() == 64
+
+
+def test_it_does_nothing_before_an_update_is_due():
+    learner, _ = make(steps=3)
+    assert not learner.step()
+    assert (learner.online.pulls, learner.replay.sampled, learner.gradients.pushed) == (0, [], [])
+    learner.ratio.add_steps(1)
+    assert go_on(learner)
+    assert not learner.step()
+    assert learner.ratio.tally.trained() == 32  # counted although the next is not due
+
+
+@pytest.mark.parametrize(("pull_period", "pulls"), [(1, 9), (4, 3), (100, 1)])
+def test_it_pulls_every_so_many_of_its_own_updates(pull_period, pulls):
+    learner, _ = make(pull_period=pull_period)
+    for _ in range(9):
+        assert go_on(learner)
+        assert not learner.in_flight or learner.gradients.drained()
+    assert learner.online.pulls == pulls
+
+
+def test_the_target_is_pulled_when_there_must_be_a_new_one_and_only_then():
+    learner, _ = make(target_period=10)
+    pulls = []
+    for update in range(0, 35, 3):
+        learner.online.source[:] = update
+        learner.target.source[:] = update // 10 * 10
+        go_on(learner)
+        pulls.append(learner.target.pulls)
+    #       0  3  6  9 12 15 18 21 24 27 30 33
+    assert pulls == [1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
+
+
+def test_a_target_that_is_published_late_is_pulled_again():
+    learner, _ = make(target_period=10)
+    go_on(learner)
+    learner.online.source[:] = 10, 10
+    learner.target.source[:] = 10, 0  # the second server has put its publication off
+    go_on(learner)
+    go_on(learner)
+    assert learner.target.pulls == 3
+    learner.target.source[:] = 10, 10
+    go_on(learner)
+    go_on(learner)
+    assert learner.target.pulls == 4
+    assert learner.target.versions.tolist() == [10, 10]
+
+
+def test_a_resumed_learner_pulls_the_target_of_before():
+    learner, _ = make(target_period=10)
+    learner.online.source[:] = 47
+    learner.target.source[:] = 40
+    go_on(learner)
+    go_on(learner)
+    assert learner.target.pulls == 1
+    assert learner.target.global_update == 40
+
+
+def test_reports_hold_means_since_the_last_report():
+    learner, reports = make()
+    for _ in range(3):
+        go_on(learner)
+    learner.step()
+    losses = [values["loss"] for values in reports.of("learner")]
+    assert np.isnan(losses[0])
+    assert losses[1:] == [1, 2, 3]
+    assert learner.take_means() == {"loss": 4, "mean_q": 40}
+    assert reports.of("learner")[-1].items() >= {"updates": 3, "replay_fill": 0.25, "overwritten": 3}.items()
+
+
+def test_minibatches_come_from_its_own_random_stream():
+    first, second = make()[0], make()[0]
+    for learner in (first, second):
+        for _ in range(5):
+            go_on(learner)
+    assert first.replay.sampled == second.replay.sampled
+    assert len(set(first.replay.sampled)) == 5

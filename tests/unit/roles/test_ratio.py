@@ -1,0 +1,85 @@
+"""Acting and learning in the configured proportion."""
+
+import pytest
+
+from hpcrl.roles.ratio import LocalTally, TrainingRatio
+
+
+def make(**keys):
+    return TrainingRatio(
+        LocalTally(), **({"intensity": 8.0, "batch_size": 32, "learning_starts": 0, "slack_updates": 0} | keys)
+    )
+
+
+def play(ratio, turns, steps=1):
+    """Whoever may go goes, the learner first; the turns as a string of a and L."""
+    turn = ""
+    for _ in range(turns):
+        if ratio.learner_due():
+            ratio.add_update()
+            turn += "L"
+        elif ratio.actor_may_step():
+            ratio.add_steps(steps)
+            turn += "a"
+    return turn
+
+
+def test_eight_per_step_is_an_update_of_32_every_four_steps():
+    assert play(make(), 15) == "aaaaL" * 3
+
+
+@pytest.mark.parametrize(
+    ("intensity", "batch_size", "steps", "expected"),
+    [
+        (8.0, 32, 4, "aLaLaL"),
+        (8.0, 32, 8, "aLLaLL"),
+        (64.0, 32, 1, "aLLaLL"),
+        (1.0, 32, 16, "aaLaaL"),
+        (12.0, 32, 4, "aLaLLa"),  # 1.5 updates for every step of four simulators
+        (0.1, 1, 1, "aaaaaaaaaaLaaaaaaaaaaL"),
+    ],
+)
+def test_strict_alternation(intensity, batch_size, steps, expected):
+    ratio = make(intensity=intensity, batch_size=batch_size)
+    assert play(ratio, len(expected), steps) == expected
+
+
+def test_learning_starts_counts_from_the_last_step_before_it():
+    assert play(make(learning_starts=5), 20) == "aaaaa" + "aaaaL" * 3
+    ratio = make(learning_starts=5)
+    ratio.add_steps(5)
+    assert not ratio.learner_due()
+
+
+def test_exactly_one_side_may_go_without_slack():
+    ratio = make(intensity=5.0, batch_size=7)
+    for _ in range(300):
+        assert ratio.learner_due() != ratio.actor_may_step()
+        play(ratio, 1, steps=3)
+    owed = 5 * ratio.tally.steps() - ratio.tally.trained()
+    assert 0 <= owed < 7 + 3 * 5
+
+
+@pytest.mark.parametrize("slack", [0, 1, 3])
+def test_slack_lets_actors_run_ahead_by_so_many_updates(slack):
+    ratio = make(slack_updates=slack)
+    steps = 0
+    while ratio.actor_may_step():
+        ratio.add_steps(1)
+        steps += 1
+    assert steps == 4 * (1 + slack)
+    assert ratio.learner_due()
+    ratio.add_update()
+    assert ratio.actor_may_step()
+    assert ratio.learner_due() == (slack > 0)
+
+
+def test_ranks_that_share_a_memory_share_its_tally():
+    tally = LocalTally()
+    actor, learner = (
+        TrainingRatio(tally, intensity=8.0, batch_size=32, learning_starts=0, slack_updates=0) for _ in range(2)
+    )
+    actor.add_steps(4)
+    assert learner.learner_due()
+    learner.add_update()
+    assert actor.actor_may_step()
