@@ -109,6 +109,24 @@ def evaluate(
 
 
 @app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    output: Annotated[Path, typer.Option(help="File to write: .png or .svg.")] = Path("curves.png"),
+    stretch_frames: Annotated[int, typer.Option(min=1, help="Emulator frames that one point is a mean over.")] = 250_000,
+) -> None:
+    """Draw the learning curves of runs, beside published ones where game and protocol are the same."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("hpcrl plot needs matplotlib: pip install 'hpcrl[analysis]'") from error
+    from hpcrl.analysis.curves import plot as draw
+
+    for line in draw(runs, output, stretch_frames):
+        typer.echo(line)
+    typer.echo(f"wrote {output}")
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark; a wrong name lists those present.")],
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures to this file.")] = None,
