@@ -24,7 +24,7 @@ PARTS = ("simulation", "inference", "gradient", "optimizer", "publication")
 """Methods of `BareLoop`; one pass over them is the work of one update."""
 SIMULATORS = 4
 BATCH_SIZE = 32
-WARM_UP_UPDATES = 10
+WARM_UP_SECONDS = 0.3
 DISCOUNT = 0.99
 
 
@@ -124,13 +124,16 @@ class BareLoop:
 
     def measure(self, choice: Mapping[str, Variant], seconds: float) -> dict[str, float]:
         """Run updates for about ``seconds``, at least one; return the mean seconds of each part in one update."""
-        for _ in range(WARM_UP_UPDATES):
-            self._update(choice, dict.fromkeys(PARTS, 0.0))
-        spent, updates, end = dict.fromkeys(PARTS, 0.0), 0, time.perf_counter() + seconds
+        self._run(choice, WARM_UP_SECONDS)
+        updates, spent = self._run(choice, seconds)
+        return {part: total / updates for part, total in spent.items()}
+
+    def _run(self, choice: Mapping[str, Variant], seconds: float) -> tuple[int, dict[str, float]]:
+        updates, spent, end = 0, dict.fromkeys(PARTS, 0.0), time.perf_counter() + seconds
         while not updates or time.perf_counter() < end:
             self._update(choice, spent)
             updates += 1
-        return {part: total / updates for part, total in spent.items()}
+        return updates, spent
 
     def _update(self, choice: Mapping[str, Variant], spent: dict[str, float]) -> None:
         for part in PARTS:

@@ -104,6 +104,7 @@ class Rings:
 
     def pop(self, producers: Sequence[int]) -> None:
         """Give the oldest record of each of ``producers`` back."""
+        self.window.win.Sync()  # what was read of them is read before their producers may overwrite it
         drive(self.window, [(self.window.rank, self.consumers[p].pop()) for p in producers])
 
     def free(self) -> None:

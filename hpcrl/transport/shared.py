@@ -37,7 +37,8 @@ class NodeMemory:
         self.words = Window(node_comm, round_up(words * WORD) if node_comm.rank == 0 else 0, name="node words")
 
     def get(self, words: range) -> np.ndarray:
-        """int64 ``[len(words)]`` values, read one by one."""
+        """int64 ``[len(words)]`` values, read one by one, after all earlier loads and before all later ones."""
+        self.win.Sync()
         begun = [self.words.start(Fetch(w * WORD), 0) for w in words]
         self.words.flush(0)
         self.win.Sync()
@@ -75,9 +76,10 @@ class SharedCursors:
         return self.memory.get(range(self.num_lanes, 2 * self.num_lanes))
 
     def reserve(self, lanes: np.ndarray, counts: int) -> None:
-        """Begin ``counts`` records in each of ``lanes``."""
+        """Begin ``counts`` records in each of ``lanes``; no later store of this rank is visible before."""
         for lane in lanes:
             self.memory.add(int(lane), counts)
+        self.memory.win.Sync()
 
     def commit(self, lanes: np.ndarray, counts: int) -> None:
         """Publish them; all earlier stores of this rank are visible before."""

@@ -73,7 +73,7 @@ class Window:
     flavour : {"allocate", "create"}
         ``MPI_Win_allocate`` is shared memory inside a node; ``create`` avoids bugs of some stacks.
     max_requests : int
-        Data transfers in flight to one rank before a flush (some stacks abort at 255).
+        Operations in flight to one rank before a flush (some stacks abort at 255).
     max_transfer_bytes : int
         Longest single transfer.
     """
@@ -111,16 +111,22 @@ class Window:
     def word(self, operation: Fetch | Replace | Add, rank: int) -> int:
         """Run one atomic operation and return the old value of the word."""
         result = self._start_word(operation, rank)
-        self.win.Flush(rank)
+        self.flush(rank)
         return int(result[1])
 
     def _start_word(self, operation: Fetch | Replace | Add, rank: int) -> np.ndarray:
+        self._count_request(rank)
         operand_result = np.empty(2, np.int64)  # one allocation for both; must live until the flush
         operand_result[0] = 0 if type(operation) is Fetch else operation.value
         self.win.Fetch_and_op(
             operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[type(operation)]
         )
         return operand_result
+
+    def _count_request(self, rank: int) -> None:
+        if self._in_flight[rank] >= self.max_requests:
+            self.flush(rank)
+        self._in_flight[rank] += 1
 
     def start(self, operation: Operation, rank: int) -> np.ndarray | None:
         """Begin an operation; complete, and its buffers free, after :meth:`flush` of ``rank``.
@@ -129,6 +135,8 @@ class Window:
         """
         if not isinstance(operation, Get | Put):
             return self._start_word(operation, rank)
+        if not operation.buffer.flags.c_contiguous:  # reshape would make a copy, freed before the transfer is over
+            raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {operation.buffer.strides}")
         data = operation.buffer.reshape(-1).view(np.uint8)
         if rank == self.rank:
             mine = self.local[operation.offset : operation.offset + data.nbytes]
@@ -141,11 +149,9 @@ class Window:
             return None
         transfer = self.win.Put if isinstance(operation, Put) else self.win.Get
         for begin in range(0, data.nbytes, self.max_transfer_bytes):
-            if self._in_flight[rank] >= self.max_requests:
-                self.flush(rank)
+            self._count_request(rank)
             chunk = data[begin : begin + self.max_transfer_bytes]
             transfer([chunk, MPI.BYTE], rank, [operation.offset + begin, chunk.nbytes, MPI.BYTE])
-            self._in_flight[rank] += 1
         return None
 
     def flush(self, rank: int) -> None:

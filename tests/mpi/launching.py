@@ -54,9 +54,10 @@ def train(ranks: int, config, run_dir, *overrides: str, timeout: float = 120.0, 
 
 
 @contextlib.contextmanager
-def training_job(ranks: int, config, run_dir: Path) -> Iterator[subprocess.Popen]:
+def training_job(ranks: int, config, run_dir: Path, *overrides: str) -> Iterator[subprocess.Popen]:
     """A job that is training: its updates have begun, and a row of progress says so. Killed on the way out."""
     command = [mpiexec(), "-n", ranks, sys.executable, "-m", "hpcrl", "train", config, "--run-dir", run_dir]
+    command += [part for override in overrides for part in ("--set", override)]
     job = subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )

@@ -169,9 +169,7 @@ def run(program, memory):
         reply = None
         for operation in step if isinstance(step, tuple) and not hasattr(step, "offset") else (step,):
             if isinstance(operation, Put):
-                memory.update(
-                    {operation.offset + 8 * i: value for i, value in enumerate(operation.buffer.tolist())}
-                )
+                memory.update({operation.offset + 8 * i: value for i, value in enumerate(operation.buffer.tolist())})
             else:
                 reply = memory.get(operation.offset, 0)
                 if isinstance(operation, Replace):

@@ -1,0 +1,122 @@
+"""``pushing.py FLAVOUR MODE RECORDS``: numbered records through rings, at random speeds.
+
+Rank 0 and, with more than two ranks, the last rank consume; all but rank 0 produce, so the last pushes to itself too.
+MODE ``wait``: a producer waits for room; ``drop``: it never waits. At the end their lists are compared.
+"""
+
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.transport.counters import Counters
+from hpcrl.transport.ring import Rings
+from hpcrl.transport.window import Backoff
+
+FLAVOUR, MODE, RECORDS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+WORDS = 50
+
+comm = MPI.COMM_WORLD
+rank, last = comm.rank, comm.size - 1
+consumers = sorted({0, last} if comm.size > 2 else {0})
+producers = list(range(1, comm.size))
+counters = Counters(comm, owner=0, names=["over"], flavour=FLAVOUR)
+# Records of different sizes on different consumers, none a multiple of a cache line.
+words = {consumer: WORDS + 3 * consumer for consumer in consumers}
+rings = Rings(
+    comm,
+    name="test",
+    producers=producers,
+    record_bytes={consumer: 8 * (1 + n) for consumer, n in words.items()},
+    capacity=3,
+    flavour=FLAVOUR,
+    max_requests=2,
+)
+rng = np.random.default_rng(rank)
+# Some producers are faster than their consumers, some slower.
+pause_seconds = 0.0 if rank % 2 else 5e-4
+to_push = RECORDS if rank in producers else 0
+accepted = {consumer: [] for consumer in consumers}
+taken = {producer: [] for producer in producers}
+pushed = refused = 0
+
+
+def record(number: int, consumer: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([rank], np.int64), np.full(words[consumer], number, np.int64)
+
+
+def push_one() -> bool:
+    """Try one push; whether a record is done with."""
+    global refused
+    if MODE == "wait":
+        if not rings.room():
+            return False
+        assert rings.push({consumer: record(pushed, consumer) for consumer in consumers})
+        for numbers in accepted.values():
+            numbers.append(pushed)
+        return True
+    for consumer in consumers:
+        if rings.push({consumer: record(pushed, consumer)}):
+            accepted[consumer].append(pushed)
+        else:
+            refused += 1
+    return True
+
+
+def take_some() -> int:
+    waiting = rings.waiting()
+    assert all(0 <= n <= 3 for n in waiting), waiting
+    chosen = [p for p, n in enumerate(waiting) if n and rng.random() < 0.7]
+    for p in chosen:
+        oldest = rings.oldest(p).view(np.int64)
+        assert oldest[0] == producers[p]
+        assert (oldest[1:] == oldest[1]).all(), f"torn: {oldest}"
+        if rng.random() < 0.2:
+            time.sleep(rng.random() * 4e-4)
+        assert (oldest[1:] == oldest[1]).all(), f"overwritten while it was read: {oldest}"
+        taken[producers[p]].append(int(oldest[1]))
+    rings.pop(chosen)
+    return sum(waiting)
+
+
+backoff = Backoff(comm)
+said = False
+while True:
+    everyone_is_over = counters.get("over") == len(producers)  # before the look, not after
+    busy = False
+    if pushed < to_push:
+        done = push_one()
+        pushed += done
+        busy |= done
+        time.sleep(rng.random() * pause_seconds)
+    elif to_push and not said:
+        counters.add("over", 1)
+        said = busy = True
+    if rank in consumers:
+        busy |= take_some() > 0
+    if everyone_is_over and not busy and (rank in consumers or rings.drained()):
+        break
+    if busy:
+        backoff.reset()
+    else:
+        backoff.wait()
+
+assert rings.dropped == refused
+comm.Barrier()
+assert rings.drained()
+assert not any(rings.waiting())
+pushes = comm.gather(accepted)
+takes = comm.gather(taken)
+dropped = comm.reduce(rings.dropped)
+if rank == 0:
+    for consumer in consumers:
+        for producer in producers:
+            assert takes[consumer][producer] == pushes[producer][consumer], (consumer, producer)
+    received = sum(len(numbers) for consumer in consumers for numbers in takes[consumer].values())
+    assert received + dropped == RECORDS * len(producers) * len(consumers)
+    if MODE == "wait":
+        assert dropped == 0
+    print(f"received {received} dropped {dropped}", flush=True)
+rings.free()
+counters.free()

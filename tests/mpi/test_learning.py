@@ -1,0 +1,27 @@
+"""The shipped small configurations learn: 1 server and 2 bundles, evaluated greedily by a rank of its own."""
+
+import time
+from pathlib import Path
+
+import pytest
+from launching import training_job
+
+from hpcrl.storage.runlog import read_runlog
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize(("config", "good"), [("cartpole_bundled.toml", 475.0), ("catch_bundled.toml", 0.95)])
+def test_reaches_a_good_greedy_evaluation(config, good, tmp_path):
+    run_dir = tmp_path / "run"
+    overrides = ["topology.evaluators=1", "exploration.evaluation_epsilon=0.0", "run.evaluation_episodes=20"]
+    overrides += ["run.evaluation_period_updates=500", "log.period_seconds=1.0"]
+    best, deadline = -float("inf"), time.monotonic() + 240
+    with training_job(4, CONFIGS / config, run_dir, *overrides) as job:
+        while best < good and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.5)
+            evaluations = read_runlog(run_dir, "evaluations")
+            best = max(evaluations["mean_return"], default=best)
+            assert set(evaluations["episodes"]) <= {24, 20}  # the same number on each of the simulators
+        assert best >= good, evaluations
+        assert len(read_runlog(run_dir, "episodes")["episode_return"]) > 0

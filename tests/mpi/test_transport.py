@@ -1,0 +1,69 @@
+"""The transport between real ranks: rings, published vectors, counters, transfers and node memory."""
+
+import re
+from pathlib import Path
+
+import pytest
+from launching import run_ranks
+
+RANKS = Path(__file__).with_name("ranks")
+FLAVOURS = pytest.mark.parametrize("flavour", ["allocate", "create"])
+
+
+def output(ranks: int, program: str, *arguments) -> str:
+    done = run_ranks(ranks, [RANKS / program, *arguments], timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@FLAVOURS
+@pytest.mark.parametrize("mode", ["wait", "drop"])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_rings_keep_order_and_lose_only_what_they_count(ranks, mode, flavour):
+    found = re.search(r"received (\d+) dropped (\d+)", output(ranks, "pushing.py", flavour, mode, 200))
+    received, dropped = map(int, found.groups())
+    consumers = 1 if ranks == 2 else 2
+    assert received + dropped == 200 * (ranks - 1) * consumers
+    if mode == "wait":
+        assert dropped == 0
+
+
+@FLAVOURS
+@pytest.mark.parametrize(("ranks", "servers"), [(4, 1), (5, 2)])
+def test_pulls_are_whole_and_take_one_round(ranks, servers, flavour):
+    said = output(ranks, "publishing.py", flavour, servers, 30.0, 2.0)
+    # In one round each, as the search in tests/unit/transport proves for readers faster than the patience.
+    assert re.search(r"most-rounds (\d+)", said).group(1) == "1", said
+
+
+@FLAVOURS
+def test_pulls_are_whole_even_where_the_server_has_no_patience(flavour):
+    said = output(4, "publishing.py", flavour, 1, 0.0, 2.0)
+    assert int(re.search(r"published (\d+)", said).group(1)) > 10
+
+
+@FLAVOURS
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_stopped_reader_delays_the_server_by_its_patience_at_most(step, flavour):
+    said = output(3, "stopping.py", flavour, step)
+    assert int(re.search(r"published (\d+) past", said).group(1)) > 10, said
+
+
+@FLAVOURS
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_counters_are_exact(ranks, flavour):
+    assert "exact" in output(ranks, "counting.py", flavour)
+
+
+@FLAVOURS
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_transfers_are_cut_and_bounded(ranks, flavour):
+    assert "transfers" in output(ranks, "chunking.py", flavour, ranks)
+
+
+def test_lanes_in_node_memory_are_sampled_whole_while_others_write():
+    found = re.search(r"written (\d+) drawn (\d+) overwritten (\d+)", output(3, "sharing.py", 3.0))
+    written, drawn, overwritten = map(int, found.groups())
+    assert written > 500
+    assert drawn > 500
+    assert overwritten > 0

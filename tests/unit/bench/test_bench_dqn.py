@@ -1,0 +1,215 @@
+"""``hpcrl bench dqn``: rows, faults, and how a run's rate is read from its log; nothing is timed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcrl import config
+from hpcrl.bench import dqn
+from hpcrl.bench._dqn_bound import PARTS, Variant
+from hpcrl.errors import ConfigError, HpcrlError, StorageError
+
+TIMES = dict(zip(PARTS, (0.001, 0.0005, 0.004, 0.002, 0.0005), strict=True))
+"""seconds; 8 ms in all: 500 steps/s of one process with 4 simulators"""
+CHOICE = dict.fromkeys(PARTS, Variant("bfloat16", "channels_last", 1))
+GORILA, SERIAL = dqn.JOBS
+
+
+def progress(rows=12, steps=100, updates=25):
+    """A run log with a row each second; the last row is written two seconds late and shows nothing new."""
+    number = np.arange(rows)
+    table = {"wall_seconds": number.astype(float), "total_steps": number * steps, "global_update": number * updates}
+    table["wall_seconds"][-1] += 2
+    for name in ("total_steps", "global_update"):
+        table[name][-1] = table[name][-2]
+    return table
+
+
+def fake_launcher(path, body):
+    path.write_text(f"#!{sys.executable}\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_rows_are_well_formed_and_of_medians():
+    slow = {part: 3 * seconds for part, seconds in TIMES.items()}
+    rows = dqn.job_rows(GORILA, [600.0, 900.0, 750.0], [TIMES, slow, TIMES])
+    named = {row.name: row for row in rows}
+    assert list(named) == ["dqn.gorila", "dqn.gorila.bound", "dqn.gorila.ratio", *(f"dqn.part.{p}" for p in PARTS)]
+    ours = named["dqn.gorila"]
+    assert (ours.value, ours.unit, ours.bound) == (750.0, "steps/s", pytest.approx(1000.0))
+    assert ours.ratio == ours.value / ours.bound == named["dqn.gorila.ratio"].value
+    assert named["dqn.gorila.bound"].value == ours.bound
+    milliseconds = [named[f"dqn.part.{part}"].value for part in PARTS]
+    assert milliseconds == pytest.approx([1.0, 0.5, 4.0, 2.0, 0.5])
+    assert GORILA.bundles * dqn.SIMULATORS * 1e3 / sum(milliseconds) == pytest.approx(ours.bound)
+
+
+def test_a_serial_job_is_held_against_one_process():
+    assert dqn.bound_rate(SERIAL, TIMES) == pytest.approx(500.0)
+    assert dqn.bound_rate(GORILA, TIMES) == pytest.approx(1000.0)
+
+
+def test_rate_is_read_after_warm_up_and_before_the_end():
+    table = progress()
+    table["total_steps"][:3] += 50  # whatever happened before the warm-up was over
+    assert dqn.steady_rate(table) == pytest.approx(100.0)
+
+
+def test_a_run_that_hardly_learned_gives_no_rate():
+    with pytest.raises(HpcrlError, match="too slow"):
+        dqn.steady_rate(progress(rows=6))
+    with pytest.raises(HpcrlError, match="intensity of 8, got 4"):
+        dqn.steady_rate(progress(rows=30, updates=12.5))
+
+
+@pytest.mark.parametrize("job", dqn.JOBS, ids=lambda job: job.layout)
+def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
+    asked = {}
+
+    def wait(command, output, limit_seconds):
+        asked["command"], asked["config"] = command, config.load(next(tmp_path.glob("*.toml")))
+        (tmp_path / "job").mkdir()
+        return 85
+
+    monkeypatch.setattr(dqn, "_wait", wait)
+    monkeypatch.setattr(dqn, "read_runlog", lambda run_dir, table: progress())
+    assert dqn.train(job, "mpiexec", tmp_path / "job") == pytest.approx(100.0)
+    launch = ["mpiexec", "-n", "3"] if job.layout == "bundled" else []
+    assert asked["command"][: len(launch) + 4] == [*launch, sys.executable, "-m", "hpcrl", "train"]
+    loaded = asked["config"]
+    assert (loaded.topology.layout, loaded.topology.servers) == (job.layout, 1)
+    assert (loaded.env.id, loaded.env.simulators, loaded.network.kind) == ("ALE/Pong-v5", 4, "nature")
+    assert (loaded.learning.batch_size, loaded.learning.training_intensity) == (32, 8.0)
+    assert loaded.learning.optimizer == "adagrad"
+    assert loaded.run.time_limit_seconds == job.seconds
+
+
+def test_a_failed_job_shows_its_last_lines(tmp_path):
+    launcher = fake_launcher(tmp_path / "mpiexec", "import sys; print('what went wrong'); sys.exit(3)")
+    with pytest.raises(HpcrlError, match=r"(?s)ended with code 3.*what went wrong"):
+        dqn.train(GORILA, launcher, tmp_path / "job")
+
+
+def test_a_job_that_does_not_end_is_killed_with_all_it_started(tmp_path, monkeypatch):
+    child = "import os, subprocess, sys, time\nsubprocess.Popen(['sleep', '600'])\n"
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(os.getpid(), flush=True)\n"
+    launcher = fake_launcher(tmp_path / "mpiexec", child + ignoring + "time.sleep(600)")
+    monkeypatch.setattr(dqn, "START_SECONDS", 3.0)
+    with pytest.raises(HpcrlError, match="did not end in time") as raised:
+        dqn.train(GORILA._replace(seconds=0.0), launcher, tmp_path / "job")
+    group = int(str(raised.value).splitlines()[-1])
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
+
+
+def test_the_launcher_beside_python_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="expected an mpiexec"):
+        dqn.find_mpiexec()
+    on_path = fake_launcher(tmp_path / "mpiexec", "")
+    assert dqn.find_mpiexec() == on_path
+    beside = fake_launcher(tmp_path / "bin" / "mpiexec", "")
+    assert dqn.find_mpiexec() == beside
+
+
+def test_a_job_of_its_own_is_started_even_inside_another(monkeypatch):
+    for name in ("PMI_RANK", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "7")
+    names = set(dqn.environment())
+    assert not names & {"PMI_RANK", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "OMP_NUM_THREADS"}
+    assert "PATH" in names
+
+
+class FakeLoops:
+    """Bare loops that take less time the more of bfloat16, channels last and one thread there is in their parts."""
+
+    def __init__(self, processes=2):
+        self.asked = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def measure(self, choice, seconds, processes):
+        self.asked.append((processes, choice))
+        return {
+            part: TIMES[part] * (1 + (v.precision == "float32") + (v.layout == "contiguous") + v.threads)
+            for part, v in choice.items()
+        }
+
+
+def test_the_fastest_variant_of_each_part_is_chosen():
+    loops = FakeLoops()
+    choice = dqn.fastest(loops, 2)
+    assert choice == CHOICE
+    tried = {asked["gradient"] for _, asked in loops.asked}
+    assert {(v.precision, v.layout) for v in tried} == {
+        (p, layout) for p in ("float32", "bfloat16") for layout in ("contiguous", "channels_last")
+    }
+    assert {1, 2} <= {v.threads for v in tried}
+
+
+def test_run_measures_in_turns_and_writes_all_rows(tmp_path, monkeypatch, capsys):
+    events, path = [], tmp_path / "figures.json"
+
+    class Loops(FakeLoops):
+        def measure(self, choice, seconds, processes):
+            events.append(("bound", processes))
+            return TIMES
+
+    def train(job, launcher, run_dir):
+        events.append(("ours", job.bundles))
+        return 400.0 * job.bundles
+
+    monkeypatch.setattr(dqn, "BareLoops", Loops)
+    monkeypatch.setattr(dqn, "fastest", lambda loops, processes: CHOICE)
+    monkeypatch.setattr(dqn, "train", train)
+    dqn.run(path)
+    pair = [("ours", 2), ("bound", 2), ("ours", 1), ("bound", 1)]
+    assert events == dqn.PAIRS * pair
+    assert dqn.PAIRS >= 7
+    rows = {row["name"]: row for row in json.loads(path.read_text())}
+    for name in ("dqn.gorila", "dqn.serial"):
+        assert rows[name]["ratio"] == rows[name]["value"] / rows[name]["bound"] == rows[f"{name}.ratio"]["value"]
+        assert rows[name]["ratio"] == pytest.approx(0.8)
+    out = capsys.readouterr().out
+    assert "2 x 4 / (1.000 + 0.500 + 4.000 + 2.000 + 0.500 ms) = 1,000 steps/s" in out
+    assert "gradient bfloat16 channels_last, 1 thread" in out
+
+
+def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(dqn, "BareLoops", None)
+    with pytest.raises(StorageError, match="cannot be written"):
+        dqn.run(tmp_path / "missing" / "figures.json")
+
+
+def test_bare_loops_answer_and_end():
+    with dqn.BareLoops(1) as loops:
+        times = loops.measure(dict.fromkeys(PARTS, Variant("float32", "contiguous", 1)), 0.0, 1)
+        (process,) = loops._processes
+    assert set(times) == set(PARTS)
+    assert process.poll() is not None
+
+
+def test_a_bare_loop_that_died_is_told(monkeypatch, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(1)")
+    monkeypatch.setattr(dqn._dqn_bound, "__file__", str(broken))
+    with dqn.BareLoops(1) as loops, pytest.raises(HpcrlError, match="has failed"):
+        loops.measure(CHOICE, 0.0, 1)
+
+
+def test_the_process_that_starts_jobs_has_not_loaded_mpi():
+    code = "import hpcrl.bench.dqn, sys; sys.exit('mpi4py' in sys.modules)"
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60, check=False).returncode == 0
