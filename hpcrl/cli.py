@@ -58,7 +58,8 @@ def plan(
 ) -> None:
     """Print the rank map and what it will need, without MPI and before anything is allocated."""
     if keys:
-        return _print_keys()
+        _print_keys()
+        return
     if config is None:
         raise ConfigError("expected plan CONFIG --ranks N, or plan --keys")
     from hpcrl.config import load
@@ -112,7 +113,9 @@ def evaluate(
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     output: Annotated[Path, typer.Option(help="File to write: .png or .svg.")] = Path("curves.png"),
-    stretch_frames: Annotated[int, typer.Option(min=1, help="Emulator frames that one point is a mean over.")] = 250_000,
+    stretch_frames: Annotated[
+        int, typer.Option(min=1, help="Emulator frames that one point is a mean over.")
+    ] = 250_000,
 ) -> None:
     """Draw the learning curves of runs, beside published ones where game and protocol are the same."""
     try:
@@ -208,7 +211,8 @@ def _render(rank_map: "Plan", forecast: "Forecast") -> str:
     """The forecast as text: memory per kind of rank and per node, then traffic."""
     count, memories = forecast.num_parameters, len(rank_map.memories)
     lines = [
-        f"{count:,} parameters ({_bytes(4 * count)}); replay memories: {memories}, {_bytes(forecast.replay_bytes)} in all",
+        f"{count:,} parameters ({_bytes(4 * count)}); "
+        f"replay memories: {memories}, {_bytes(forecast.replay_bytes)} in all",
         f"{'node':>6}  {'ranks':>5}  {'memory':>10}  {'/dev/shm':>10}  {'sent':>12}  {'received':>12}",
     ]
     for node in forecast.nodes:

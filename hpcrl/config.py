@@ -84,7 +84,9 @@ class TopologyConfig(Section):
     actors: Int = Field(0, ge=0, description="split: actor ranks; 0 = all remaining")
     evaluators: Int = Field(0, ge=0, description="ranks that only evaluate")
     monitor: Literal["shared", "own"] = Field("shared", description="display and run log: on server 0 or a rank alone")
-    learner_threads: Int = Field(0, ge=0, description="threads of a learner; 0 = its share of its node's cores, 1 for an mlp")
+    learner_threads: Int = Field(
+        0, ge=0, description="threads of a learner; 0 = its share of its node's cores, 1 for an mlp"
+    )
 
 
 class EnvConfig(Section):
@@ -216,7 +218,9 @@ class ServerConfig(Section):
     slots: Int = Field(4, ge=3, description="published copies per shard")
     window_flavour: Literal["allocate", "create"] = Field("allocate", description="how MPI windows get their memory")
     max_requests_in_flight: Int = Field(64, ge=1, description="outstanding one-sided requests per peer")
-    idle_sleep_seconds: Float = Field(0.001, ge=0, description="longest sleep of an idle server between two looks for gradients; sleeps grow from 20 us")
+    idle_sleep_seconds: Float = Field(
+        0.001, ge=0, description="longest sleep of an idle server between two looks for gradients; it grows from 20 us"
+    )
 
 
 class CheckpointConfig(Section):

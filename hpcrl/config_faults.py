@@ -127,7 +127,8 @@ def _replay_faults(config: "Config") -> Iterator[Fault]:
     if replay.capacity_steps < least:
         yield (
             ("replay.capacity_steps", "env.simulators", "env.stack", "replay.n_step"),
-            f"expected at least {least} (what env.simulators, env.stack, replay.n_step need), got {replay.capacity_steps}",
+            f"expected at least {least} (what env.simulators, env.stack, replay.n_step need), "
+            f"got {replay.capacity_steps}",
         )
     if replay.learning_starts_steps > replay.capacity_steps:
         yield (

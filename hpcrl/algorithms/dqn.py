@@ -21,9 +21,7 @@ class Dqn:
         Arithmetic of the network; losses are float32.
     """
 
-    def __init__(
-        self, online: Replica, target: Replica, *, loss: str, max_gradient_norm: float, dtype: torch.dtype
-    ):
+    def __init__(self, online: Replica, target: Replica, *, loss: str, max_gradient_norm: float, dtype: torch.dtype):
         self.online, self.target = online, target
         self.loss, self.max_gradient_norm, self.dtype = LOSSES[loss], max_gradient_norm, dtype
 

@@ -1,4 +1,4 @@
-"""Temporal-difference errors and losses. Suffixes give the time step: ``a_tm1`` is taken in ``s_tm1``, ``r_t`` follows."""
+"""Temporal-difference errors and losses. Suffixes give the time step: ``a_tm1`` is taken in ``s_tm1``, then ``r_t``."""
 
 import torch
 

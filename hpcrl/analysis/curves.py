@@ -14,6 +14,7 @@ from hpcrl.storage.runlog import read_runlog
 
 ITERATION_FRAMES = 1_000_000
 """Published curves are means over iterations of this many frames (Dopamine)."""
+REFERENCE_AGENTS = ("DQN", "DQN (Adam + MSE in JAX)")
 
 
 class Curve(NamedTuple):
@@ -105,7 +106,7 @@ def plot(run_dirs: Sequence[Path], output: Path, stretch_frames: int) -> list[st
         axes.plot(curve.frames / 1e6, curve.mean, linewidth=2, label=f"hpcrl {run_dir.name}", zorder=3)
         game, protocol = game_of(run_dir)
         if protocol == "dopamine":
-            references.update((game, agent) for agent in ("DQN", "DQN (Adam + MSE in JAX)") if agent in published_agents(game))
+            references.update((game, agent) for agent in REFERENCE_AGENTS if agent in published_agents(game))
             said += _say(run_dir, game)
     for colour, (game, agent) in zip(("tab:gray", "tab:green"), sorted(references), strict=False):
         reference = published_curve(game, agent)
@@ -120,12 +121,12 @@ def plot(run_dirs: Sequence[Path], output: Path, stretch_frames: int) -> list[st
 
 def _say(run_dir: Path, game: str) -> list[str]:
     curve, said = learning_curve(run_dir, ITERATION_FRAMES), []
-    for agent in ("DQN", "DQN (Adam + MSE in JAX)"):
+    for agent in REFERENCE_AGENTS:
         if agent in published_agents(game):
             for frames, value, mean, low, high, inside in compare(curve, published_curve(game, agent)):
                 where = "inside" if inside else ("above" if value > high else "below")
                 said.append(
-                    f"{run_dir.name} at {frames / 1e6:g}M frames: {value:.2f}, {where} the published spread of Dopamine "
-                    f"{agent} ({mean:.2f}, {low:.2f} to {high:.2f})"
+                    f"{run_dir.name} at {frames / 1e6:g}M frames: {value:.2f}, {where} the published spread of "
+                    f"Dopamine {agent} ({mean:.2f}, {low:.2f} to {high:.2f})"
                 )
     return said

@@ -9,12 +9,12 @@ from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.config import Config, load
 from hpcrl.envs import env_spec, make_env
 from hpcrl.errors import EXIT_FINISHED, StorageError
+from hpcrl.launch.resume import load_shard
 from hpcrl.networks import FlatParameters, count_parameters, make_network
 from hpcrl.roles.evaluator import Episodes
 from hpcrl.seeding import generator, seed_sequence
 from hpcrl.storage import schema
 from hpcrl.storage.checkpoint import Checkpoint, latest
-from hpcrl.launch.resume import load_shard
 
 
 class FixedReplica:

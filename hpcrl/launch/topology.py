@@ -193,7 +193,8 @@ def lane_capacity(memory: Memory, *, capacity_steps: int, simulators: int, short
     lanes = len(memory.actors) * simulators
     if capacity_steps // lanes < shortest_steps:
         raise TopologyError(
-            f"{_count(len(memory.actors), 'actor')} x {_count(simulators, 'simulator')} = {lanes} lanes of at least {shortest_steps} steps "
+            f"{_count(len(memory.actors), 'actor')} x {_count(simulators, 'simulator')} = {lanes} lanes "
+            f"of at least {shortest_steps} steps "
             f"need replay.capacity_steps >= {lanes * shortest_steps}, got {capacity_steps}"
         )
     return capacity_steps // lanes

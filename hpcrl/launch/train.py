@@ -53,9 +53,7 @@ def main(config: Config, command_line: Sequence[str]) -> int:
     events = config.run.dir / schema.EVENTS_FILE
     label = ", ".join(map(str, rank_map.roles_of(comm.rank)))
     place = f"rank {comm.rank} ({label})"
-    threading.excepthook = lambda args: _abort(
-        comm, f"{place}, thread {args.thread.name}", args.exc_value, events
-    )
+    threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
     try:
         return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
@@ -182,9 +180,7 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     monitor = next((role for role in roles if role.kind == "monitor"), None)
     if monitor is not None:
         monitor.close_when(lambda: job.counters.get("left") == comm.size)
-    loop.run(
-        closing, over=lambda: job.counters.get("closed") == 1, beat=watchdog.beat, backoff=Backoff(comm, 0.01)
-    )
+    loop.run(closing, over=lambda: job.counters.get("closed") == 1, beat=watchdog.beat, backoff=Backoff(comm, 0.01))
     if monitor is not None:
         monitor.end()
     _wait_for_all(comm, watchdog)
@@ -200,8 +196,11 @@ def _log_here(comm, job, rank_map: Plan, checkpoint, events: Path) -> None:
     logs.configure(comm.rank, label, logging.INFO if monitors else logging.WARNING)
     if monitors:
         logs.log_to_file(events)
-        where = f"resuming {job.run_dir} at update {checkpoint.global_update}" if checkpoint else f"new run {job.run_dir}"
-        log.info("%s: %d ranks, %s layout, %s", where, comm.size, rank_map.layout, MPI.Get_library_version().split("\n")[0])
+        what = (
+            f"resuming {job.run_dir} at update {checkpoint.global_update}" if checkpoint else f"new run {job.run_dir}"
+        )
+        library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        log.info("%s: %d ranks, %s layout, %s", what, comm.size, rank_map.layout, " ".join(library.split()))
 
 
 def _stop_on_signals(stop) -> None:

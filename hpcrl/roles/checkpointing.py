@@ -28,7 +28,7 @@ def owner_name(role) -> str:
 class StateWriter:
     """Writes the state of one role into a checkpoint when the monitor asks for one.
 
-    Counters hold ``global_update + 1`` of the checkpoint that is asked for, or written; minus that where writing failed.
+    Counters hold ``global_update + 1`` of the checkpoint that is asked for, or written; minus that if writing failed.
     """
 
     kind = "state_writer"

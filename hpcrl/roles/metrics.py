@@ -1,4 +1,4 @@
-"""What the roles tell the monitor, and how: fixed-size records through a ring, dropped (and counted) when it is full."""
+"""What the roles tell the monitor, and how: fixed-size records through a ring, dropped (and counted) if it is full."""
 
 import time
 from collections.abc import Callable

@@ -268,8 +268,9 @@ class Monitor:
         updates_per_second = (now.updates - before.updates) / seconds
         accepted = now.accepted - before.accepted
         shards = self.members["parameter_server"]
+        lately = now.seconds - self.heartbeat_seconds
         alive = {
-            kind: (sum(now.seconds - t < self.heartbeat_seconds for (k, _), t in self.heard.items() if k == kind), count)
+            kind: (sum(t > lately for (k, _), t in self.heard.items() if k == kind), count)
             for kind, count in self.members.items()
         }
         progress = Progress(

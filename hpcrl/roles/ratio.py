@@ -47,9 +47,7 @@ class TrainingRatio:
         while gradients are on their way.
     """
 
-    def __init__(
-        self, tally: Tally, *, intensity: float, batch_size: int, learning_starts: int, slack_updates: int
-    ):
+    def __init__(self, tally: Tally, *, intensity: float, batch_size: int, learning_starts: int, slack_updates: int):
         self.tally, self.intensity, self.batch_size = tally, intensity, batch_size
         self.learning_starts, self.slack_updates = learning_starts, slack_updates
 

@@ -38,9 +38,7 @@ class Rings:
         self.producers = tuple(producers)
         layouts = {rank: self._layouts(nbytes, capacity) for rank, nbytes in record_bytes.items()}
         mine = layouts.get(comm.rank, [])
-        self.window = Window(
-            comm, mine[-1].end if mine else 0, name=name, flavour=flavour, max_requests=max_requests
-        )
+        self.window = Window(comm, mine[-1].end if mine else 0, name=name, flavour=flavour, max_requests=max_requests)
         self.consumers = [Consumer(layout) for layout in mine]
         self.to: dict[int, Producer] = {}
         if comm.rank in self.producers:

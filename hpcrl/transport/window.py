@@ -100,7 +100,7 @@ class Window:
         if self.win.Get_attr(MPI.WIN_MODEL) != MPI.WIN_UNIFIED:
             raise TransportError(
                 f"window {name}: this MPI has no unified memory model for windows, which hpcrl's protocols need; "
-                f"try server.window_flavour = \"{'create' if flavour == 'allocate' else 'allocate'}\" or another MPI"
+                f'try server.window_flavour = "{"create" if flavour == "allocate" else "allocate"}" or another MPI'
             )
         self.win.Lock_all(MPI.MODE_NOCHECK)
         self.local[:] = 0
@@ -118,9 +118,7 @@ class Window:
         self._count_request(rank)
         operand_result = np.empty(2, np.int64)  # one allocation for both; must live until the flush
         operand_result[0] = 0 if type(operation) is Fetch else operation.value
-        self.win.Fetch_and_op(
-            operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[type(operation)]
-        )
+        self.win.Fetch_and_op(operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[type(operation)])
         return operand_result
 
     def _count_request(self, rank: int) -> None:
@@ -195,5 +193,3 @@ def drive(window: Window, programs: Sequence[tuple[int, Program]]) -> list[objec
             for i, (many, values) in begun.items()
         }
     return results
-
-

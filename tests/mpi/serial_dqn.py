@@ -1,4 +1,4 @@
-"""DQN in one process, written without any of hpcrl's replay, roles or transport: what the distributed one must equal."""
+"""DQN in one process, without any of hpcrl's replay, roles or transport: what the distributed one must equal."""
 
 import numpy as np
 import torch

@@ -118,7 +118,8 @@ def test_learners_get_the_gpus_of_their_node_in_order_and_the_cores_that_others_
             1,
             {},
             (
-                "1 server + 1 bundle + 0 evaluators = 2 ranks at least, but the job has 1: start it with 2 ranks or more, "
+                "1 server + 1 bundle + 0 evaluators = 2 ranks at least, but the job has 1: "
+                "start it with 2 ranks or more, "
                 'or lower the counts, or set topology.layout="serial" to run everything on one rank'
             ),
         ),
