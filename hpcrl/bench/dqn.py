@@ -207,7 +207,7 @@ def train(job: Job, launcher: str, run_dir: Path) -> float:
     HpcrlError
         It failed, or was too slow to be measured.
     """
-    config, output = run_dir.with_suffix(".toml"), run_dir.with_suffix(".out")
+    config, output = (run_dir.with_name(run_dir.name + suffix) for suffix in (".toml", ".out"))
     bundles = job.bundles if job.layout == "bundled" else 0
     fields = {**job._asdict(), "bundles": bundles, "simulators": SIMULATORS}
     config.write_text(CONFIG.format(**fields, batch_size=BATCH_SIZE, intensity=INTENSITY))
@@ -220,7 +220,7 @@ def train(job: Job, launcher: str, run_dir: Path) -> float:
         what = "did not end in time" if code is None else f"ended with code {code}"
         lines = output.read_text(errors="replace").splitlines()[-20:]
         raise HpcrlError("\n".join([f"{' '.join(command)} {what}; its last lines:", *lines]))
-    rate = steady_rate(read_runlog(run_dir, "progress"))
+    rate = steady_rate(read_runlog(run_dir, "progress"), job.seconds)
     shutil.rmtree(run_dir)
     return rate
 
@@ -244,23 +244,23 @@ def _wait(command: Sequence[str], output, limit_seconds: float) -> int | None:
             process.wait()
 
 
-def steady_rate(progress: Mapping[str, np.ndarray]) -> float:
-    """Steps per second of a run between the rows of its log at which it had warmed up and was about to end.
+def steady_rate(progress: Mapping[str, np.ndarray], limit_seconds: float) -> float:
+    """Steps per second of a run, from its log, between the end of its warm-up and its time limit.
 
     Raises
     ------
     HpcrlError
         The run did not get far enough, or trained less than the intensity that it was asked for.
     """
-    learning = np.flatnonzero(progress["global_update"] >= WARM_UPDATES)
-    if len(learning) < 4:
+    # Rows go on while the last checkpoint is written, after the limit.
+    steady = (progress["global_update"] >= WARM_UPDATES) & (progress["wall_seconds"] <= limit_seconds)
+    if np.count_nonzero(steady) < 3:
         raise HpcrlError(
-            f"expected at least 4 rows of progress after {WARM_UPDATES} updates, got {len(learning)}: this machine is "
-            f"too slow, or too busy, for a segment this short"
+            f"expected at least 3 rows of progress between {WARM_UPDATES} updates and {limit_seconds:g} s, got "
+            f"{np.count_nonzero(steady)}: this machine is too slow, or too busy, for a segment this short"
         )
-    first, last = learning[0], len(progress["global_update"]) - 2  # the last row is written after the end
     seconds, steps, updates = (
-        float(progress[name][last] - progress[name][first]) for name in ("wall_seconds", "total_steps", "global_update")
+        float(np.ptp(progress[name][steady])) for name in ("wall_seconds", "total_steps", "global_update")
     )
     intensity = updates * BATCH_SIZE / steps
     if abs(intensity / INTENSITY - 1) > 0.1:

@@ -11,7 +11,8 @@ FLAVOURS = pytest.mark.parametrize("flavour", ["allocate", "create"])
 
 
 def output(ranks: int, program: str, *arguments) -> str:
-    done = run_ranks(ranks, [RANKS / program, *arguments], timeout=60)
+    # -m mpi4py: an exception on one rank ends them all.
+    done = run_ranks(ranks, ["-m", "mpi4py", RANKS / program, *arguments], timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

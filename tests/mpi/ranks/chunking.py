@@ -60,7 +60,7 @@ comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 rng, common = np.random.default_rng([SEED, rank]), np.random.default_rng(SEED)
 total = 0
-for _ in range(7):
+for _ in range(5):
     max_requests, max_transfer_bytes = int(common.integers(1, 9)), int(common.integers(1, 900))
     # Each rank has a region and a word of its own in every window; rank 0 exposes more than the others.
     window = CountingWindow(
@@ -71,7 +71,7 @@ for _ in range(7):
         max_requests=max_requests,
         max_transfer_bytes=max_transfer_bytes,
     )
-    for _ in range(6):
+    for _ in range(5):
         length = int(rng.integers(0, BYTES // 8 + 1)) * 8
         sent = rng.integers(0, 256, length).astype(np.uint8)
         # Another type and shape, the same bytes.

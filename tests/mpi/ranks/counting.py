@@ -25,6 +25,7 @@ if comm.rank == 0:
     counters.set("b", -(2**62))
 comm.Barrier()
 assert counters.get("b") == -(2**62)
+comm.Barrier()
 
 # Turns: each party adds its number to what all before it made of the counter, in a fixed order.
 turn, backoff = Turn(counters, position=comm.rank, parties=comm.size), Backoff(comm)

@@ -1,9 +1,9 @@
 """``hpcrl bench dqn``: rows, faults, and how a run's rate is read from its log; nothing is timed."""
 
 import json
-import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,10 @@ GORILA, SERIAL = dqn.JOBS
 
 
 def progress(rows=12, steps=100, updates=25):
-    """A run log with a row each second; the last row is written two seconds late and shows nothing new."""
-    number = np.arange(rows)
-    table = {"wall_seconds": number.astype(float), "total_steps": number * steps, "global_update": number * updates}
-    table["wall_seconds"][-1] += 2
-    for name in ("total_steps", "global_update"):
-        table[name][-1] = table[name][-2]
-    return table
+    """A run log with a row each second, the last two of them after the run's limit and without progress."""
+    number = np.arange(rows + 2)
+    running = np.minimum(number, rows - 1)
+    return {"wall_seconds": number.astype(float), "total_steps": running * steps, "global_update": running * updates}
 
 
 def fake_launcher(path, body):
@@ -55,17 +52,17 @@ def test_a_serial_job_is_held_against_one_process():
     assert dqn.bound_rate(GORILA, TIMES) == pytest.approx(1000.0)
 
 
-def test_rate_is_read_after_warm_up_and_before_the_end():
+def test_rate_is_read_after_warm_up_and_before_the_limit():
     table = progress()
     table["total_steps"][:3] += 50  # whatever happened before the warm-up was over
-    assert dqn.steady_rate(table) == pytest.approx(100.0)
+    assert dqn.steady_rate(table, 11.2) == pytest.approx(100.0)
 
 
 def test_a_run_that_hardly_learned_gives_no_rate():
-    with pytest.raises(HpcrlError, match="too slow"):
-        dqn.steady_rate(progress(rows=6))
+    with pytest.raises(HpcrlError, match="got 2: this machine is too slow"):
+        dqn.steady_rate(progress(), 9.9)
     with pytest.raises(HpcrlError, match="intensity of 8, got 4"):
-        dqn.steady_rate(progress(rows=30, updates=12.5))
+        dqn.steady_rate(progress(rows=30, updates=12.5), 29.0)
 
 
 @pytest.mark.parametrize("job", dqn.JOBS, ids=lambda job: job.layout)
@@ -78,8 +75,8 @@ def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
         return 85
 
     monkeypatch.setattr(dqn, "_wait", wait)
-    monkeypatch.setattr(dqn, "read_runlog", lambda run_dir, table: progress())
-    assert dqn.train(job, "mpiexec", tmp_path / "job") == pytest.approx(100.0)
+    monkeypatch.setattr(dqn, "read_runlog", lambda run_dir, table: progress(rows=30, steps=400, updates=100))
+    assert dqn.train(job, "mpiexec", tmp_path / "job") == pytest.approx(400.0)
     launch = ["mpiexec", "-n", "3"] if job.layout == "bundled" else []
     assert asked["command"][: len(launch) + 4] == [*launch, sys.executable, "-m", "hpcrl", "train"]
     loaded = asked["config"]
@@ -97,15 +94,21 @@ def test_a_failed_job_shows_its_last_lines(tmp_path):
 
 
 def test_a_job_that_does_not_end_is_killed_with_all_it_started(tmp_path, monkeypatch):
-    child = "import os, subprocess, sys, time\nsubprocess.Popen(['sleep', '600'])\n"
-    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(os.getpid(), flush=True)\n"
-    launcher = fake_launcher(tmp_path / "mpiexec", child + ignoring + "time.sleep(600)")
+    launcher = fake_launcher(
+        tmp_path / "mpiexec",
+        "import signal, subprocess, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
+        "time.sleep(600)",
+    )
     monkeypatch.setattr(dqn, "START_SECONDS", 3.0)
     with pytest.raises(HpcrlError, match="did not end in time") as raised:
         dqn.train(GORILA._replace(seconds=0.0), launcher, tmp_path / "job")
-    group = int(str(raised.value).splitlines()[-1])
-    with pytest.raises(ProcessLookupError):
-        os.killpg(group, 0)
+    child = Path("/proc", str(raised.value).splitlines()[-1], "stat")
+    deadline = time.monotonic() + 10
+    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.05)
 
 
 def test_the_launcher_beside_python_comes_first(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_p
 
 def test_the_table_shows_machine_rows_and_notes():
     text = io.StringIO()
-    rows = [*bench.compared("figure", 1234.5, "steps/s", 2000.0), bench.Row("figure.part", 0.012345, "ms")]
+    rows = [*bench.compared("figure", 1234.5, "steps/s", 2000.0), bench.Row("figure.part", 0.012344, "ms")]
     console = Console(file=text, width=100)
     bench.print_rows(rows, title="title", header={"CPU": "[some] model"}, notes=["a note [1]"], console=console)
     lines = text.getvalue().splitlines()

@@ -1,0 +1,79 @@
+"""Every layout, and every switch of the transport, trains: all roles work, and the job ends by itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launching import run_ranks, train
+
+from hpcrl.storage.checkpoint import latest
+from hpcrl.storage.runlog import read_runlog
+
+CONFIG = Path(__file__).with_name("small.toml")
+
+CASES = {
+    "serial": (0, ["topology.layout=serial"]),
+    "one bundle": (2, []),
+    "three servers": (5, ["topology.servers=3", "topology.bundles=2"]),
+    "monitor of its own": (4, ["topology.monitor=own"]),
+    "an evaluator": (3, ["topology.evaluators=1", "run.evaluation_period_updates=20", "run.evaluation_episodes=4"]),
+    "split": (3, ["topology.layout=split"]),
+    "split, many of each": (7, ["topology.layout=split", "topology.servers=2", "topology.learners=2"]),
+    "windows by create": (3, ['server.window_flavour="create"']),
+    "pipelined": (3, ["learner.pipeline=1"]),
+    "lock step": (3, ["run.lock_step=true"]),
+    "rare pulls": (3, ["actor.sync_period_steps=5", "learner.pull_period_updates=4"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trains_and_ends(case, tmp_path):
+    ranks, overrides = CASES[case]
+    done = train(ranks, CONFIG, tmp_path, "run.total_updates=80", *overrides)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    checkpoint, skipped = latest(tmp_path)
+    assert not skipped
+    assert checkpoint.global_update == 80
+    last = {name: column[-1] for name, column in read_runlog(tmp_path, "progress").items()}
+    assert last["global_update"] == 80
+    assert last["gradients_accepted"] + last["gradients_dropped"] >= 80
+    # 8 transitions trained per step, in batches of 32, after 64 steps of each memory
+    assert last["total_steps"] >= 64 + 79 * 4
+    assert last["total_frames"] == last["total_steps"]
+    assert 0 < last["replay_fill"] <= 1
+    assert np.isfinite(last["loss"])
+    episodes = read_runlog(tmp_path, "episodes")
+    assert set(episodes["length_steps"]) == {9}
+    assert set(episodes["episode_return"]) <= {-1.0, 1.0}
+    if case == "an evaluator":
+        assert len(read_runlog(tmp_path, "evaluations")["mean_return"]) > 0
+
+
+def test_a_run_can_be_evaluated_without_mpi(tmp_path):
+    assert train(0, CONFIG, tmp_path, "run.total_updates=40", "topology.layout=serial").returncode == 0
+    results = [run_ranks(0, ["-m", "hpcrl", "evaluate", tmp_path, "--episodes", "6", "--seed", "3"]) for _ in range(2)]
+    assert results[0].returncode == 0, results[0].stderr
+    assert "catch" in results[0].stdout
+    assert "over 6 episodes" in results[0].stdout
+    assert results[0].stdout == results[1].stdout
+
+
+def test_serial_runs_are_deterministic(tmp_path):
+    states = []
+    for name in ("a", "b"):
+        done = train(0, CONFIG, tmp_path / name, "run.total_updates=60", "topology.layout=serial")
+        assert done.returncode == 0, done.stderr
+        checkpoint, _ = latest(tmp_path / name)
+        states.append((checkpoint.attributes["total_frames"], checkpoint.files["parameter_server-0"]["sha256"]))
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "directory"])
+def test_evaluating_what_is_no_run_is_a_clear_error(what, tmp_path):
+    if what == "checkpoint":
+        (tmp_path / "config.toml").write_text(CONFIG.read_text())
+    done = run_ranks(0, ["-m", "hpcrl", "evaluate", tmp_path])
+    assert done.returncode != 0
+    assert ("no checkpoint that can be used" if what == "checkpoint" else "expected a run directory") in done.stderr
+    assert "Traceback" not in done.stderr
