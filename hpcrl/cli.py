@@ -185,7 +185,9 @@ def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> 
     learning = config.learning
     input_shape = (spec.stack, *spec.obs_shape)
     sizes = forecast.Sizes(
-        num_parameters=count_parameters(config.network.kind, config.network.hidden, input_shape, spec.num_actions),
+        num_parameters=count_parameters(
+            config.network.kind, config.network.hidden, input_shape, spec.num_actions, spec.obs_dtype
+        ),
         record_bytes=record_dtype(spec.obs_shape, spec.obs_dtype).itemsize,
         capacity_steps=config.replay.capacity_steps,
         window_steps=spec.stack + config.replay.n_step,

@@ -76,11 +76,17 @@ def mlp(input_shape: Sequence[int], num_actions: int, hidden: Sequence[int]) -> 
     return nn.Sequential(*layers, nn.Linear(width, num_actions))
 
 
-def make_network(kind: str, hidden: Sequence[int], input_shape: Sequence[int], num_actions: int) -> nn.Module:
+def make_network(
+    kind: str,
+    hidden: Sequence[int],
+    input_shape: Sequence[int],
+    num_actions: int,
+    obs_dtype: np.dtype | type = np.float32,
+) -> nn.Module:
     """Network of a kind: ``"nature"``, ``"mlp"``, or ``"module:attribute"``.
 
     A custom network is made by ``attribute(input_shape, num_actions)`` and maps observations
-    ``[B, *input_shape]`` to action values float ``[B, num_actions]``; it is tried once here.
+    ``[B, *input_shape]`` of ``obs_dtype`` to action values float ``[B, num_actions]``; it is tried once here.
 
     Raises
     ------
@@ -104,11 +110,11 @@ def make_network(kind: str, hidden: Sequence[int], input_shape: Sequence[int], n
         raise ConfigError(
             f'network.kind: expected "nature", "mlp" or "module:attribute", got "{kind}": {error}'
         ) from error
-    return _custom_network(kind, make, tuple(input_shape), num_actions)
+    return _custom_network(kind, make, tuple(input_shape), num_actions, obs_dtype)
 
 
-def _custom_network(kind: str, make: Callable, input_shape: tuple[int, ...], num_actions: int) -> nn.Module:
-    observations = torch.zeros(2, *input_shape)
+def _custom_network(kind: str, make: Callable, input_shape: tuple[int, ...], num_actions: int, obs_dtype) -> nn.Module:
+    observations = torch.from_numpy(np.zeros((2, *input_shape), obs_dtype))
     try:
         network = make(input_shape, num_actions)
         with torch.no_grad():
@@ -139,10 +145,16 @@ def _contract_fault(network: nn.Module, values: torch.Tensor, num_actions: int) 
     return ""
 
 
-def count_parameters(kind: str, hidden: Sequence[int], input_shape: Sequence[int], num_actions: int) -> int:
+def count_parameters(
+    kind: str,
+    hidden: Sequence[int],
+    input_shape: Sequence[int],
+    num_actions: int,
+    obs_dtype: np.dtype | type = np.float32,
+) -> int:
     """Number of parameters of a network, without making their memory where the kind is a built-in one."""
     with torch.device("meta") if ":" not in kind else nullcontext():
-        return sum(p.numel() for p in make_network(kind, hidden, input_shape, num_actions).parameters())
+        return sum(p.numel() for p in make_network(kind, hidden, input_shape, num_actions, obs_dtype).parameters())
 
 
 def cpu_has_fast_bfloat16() -> bool:

@@ -66,7 +66,15 @@ class Job:
         self.rank_plan = plan.ranks[comm.rank]
         self.servers, self.learners = plan.ranks_of("parameter_server"), plan.ranks_of("learner")
         self.monitor_rank = plan.ranks_of("monitor")[0]
-        size = count_parameters(config.network.kind, config.network.hidden, self.input_shape, self.spec.num_actions)
+        network = config.network
+        self._network_arguments = (
+            network.kind,
+            network.hidden,
+            self.input_shape,
+            self.spec.num_actions,
+            self.spec.obs_dtype,
+        )
+        size = count_parameters(*self._network_arguments)
         self.bounds = shard_bounds(size, len(self.servers))
         self.owners = [owner_name(Role("parameter_server", i)) for i in range(len(self.servers))]
         self._make_windows()
@@ -134,8 +142,7 @@ class Job:
         """The network with its initial parameters, the same on every rank."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(self.config.run.seed, "network", 0))
-            network = self.config.network
-            return make_network(network.kind, network.hidden, self.input_shape, self.spec.num_actions)
+            return make_network(*self._network_arguments)
 
     @cached_property
     def online(self) -> Replica:

@@ -50,9 +50,9 @@ def evaluate(config: Config, checkpoint: Checkpoint, *, episodes: int, epsilon: 
     spec = env_spec(**arguments)
     shape = (spec.stack, *spec.obs_shape)
     network = config.network
-    size = count_parameters(network.kind, network.hidden, shape, spec.num_actions)
+    size = count_parameters(network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype)
     params = load_shard(checkpoint, 0, size, size)["params"]
-    module = make_network(network.kind, network.hidden, shape, spec.num_actions)
+    module = make_network(network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype)
     policy = EpsilonGreedy(
         FixedReplica(module, params), spec.num_actions, generator(seed, "evaluation", 0), torch.float32
     )

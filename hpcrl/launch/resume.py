@@ -12,7 +12,7 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
     """State of the parameters ``begin:end`` of ``total``, cut from or pieced together from the shards of a checkpoint.
 
     Vectors are laid end to end in the order of the shards; single numbers (versions, step counts) are those of the
-    shard that holds ``begin``.
+    first shard that has them.
 
     Raises
     ------
@@ -21,7 +21,8 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
     """
     owners = [owner for owner in checkpoint.owners if owner.startswith("parameter_server-")]
     owners.sort(key=lambda owner: int(re.sub(r"\D", "", owner)))
-    pieces: dict[str, list[np.ndarray]] = {}
+    vectors: dict[str, np.ndarray] = {}
+    numbers: dict[str, np.ndarray] = {}
     at = 0
     for owner in owners:
         arrays, _ = read_state(state_path(checkpoint.path, owner), "parameter_server")
@@ -29,11 +30,16 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
         low, high = max(begin - at, 0), min(end - at, length)
         if low < high:
             for name, value in arrays.items():
-                pieces.setdefault(name, []).append(value[low:high] if value.ndim else value)
+                if value.ndim:
+                    # A shard that never accepted a gradient has no moments yet: they are zero.
+                    whole = vectors.setdefault(name, np.zeros(end - begin, value.dtype))
+                    whole[at + low - begin : at + high - begin] = value[low:high]
+                else:
+                    numbers.setdefault(name, value)
         at += length
     if at != total:
         raise StorageError(
             f"{checkpoint.path} holds {at} parameters, but this network has {total}: it was written with another "
             f"network or environment; give another run.dir"
         )
-    return {name: np.concatenate(parts) if parts[0].ndim else parts[0] for name, parts in pieces.items()}
+    return {**vectors, **numbers}

@@ -181,10 +181,10 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     if monitor is not None:
         monitor.close_when(lambda: job.counters.get("left") == comm.size)
     loop.run(closing, over=lambda: job.counters.get("closed") == 1, beat=watchdog.beat, backoff=Backoff(comm, 0.01))
+    finished = job.counters.get("stop") == FINISHED  # the same on every rank, whichever reason each met first
     if monitor is not None:
         monitor.end()
     _wait_for_all(comm, watchdog)
-    finished = job.stop.value == FINISHED
     resources.close()
     watchdog.stop()
     return EXIT_FINISHED if finished else EXIT_STOPPED

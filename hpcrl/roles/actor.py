@@ -75,12 +75,12 @@ class Actor:
         action = self.policy.act(self.env.observation, self.epsilon)  # (2)
         step = self.env.step(action)  # (3)
         self._remember(action, step)  # (4)
-        self._finish_episodes(step)  # (5)
         self.steps += 1
         acted = int(np.count_nonzero(~step.reset))
         self.acted_steps += acted
         self.ratio.add_steps(acted)
         self.total_frames = self.count(acted)  # (6)
+        self._finish_episodes(step)  # (5)
         return True
 
     def _remember(self, action: np.ndarray, step) -> None:

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 """How often an owner looks whether a checkpoint is asked for."""
+ATTEMPTS = 1000
+"""A request is the number ``global_update * ATTEMPTS + attempt``, so that a failed one can be made again."""
 
 
 def owner_name(role) -> str:
@@ -28,7 +30,7 @@ def owner_name(role) -> str:
 class StateWriter:
     """Writes the state of one role into a checkpoint when the monitor asks for one.
 
-    Counters hold ``global_update + 1`` of the checkpoint that is asked for, or written; minus that if writing failed.
+    The counters hold the request that is made, and that each owner has answered; negative where writing failed.
     """
 
     kind = "state_writer"
@@ -62,7 +64,7 @@ class StateWriter:
         return True
 
     def _write(self, request: int, state: dict) -> None:
-        directory = checkpoint.unfinished_dir(self.run_dir, request - 1)
+        directory = checkpoint.unfinished_dir(self.run_dir, request // ATTEMPTS)
         try:
             checkpoint.write_state(checkpoint.state_path(directory, self.name), self.role.kind, state, {})
             self._outcome = request
@@ -100,14 +102,17 @@ class CheckpointKeeper:
         self.busy = False
         self.written = 0
         self.failed = 0
-        self._state, self._began, self._request = "idle", 0.0, 0
+        self._state, self._began, self._attempt = "idle", 0.0, 0
+        self._update = self._last_good = -1
 
     def begin(self, global_update: int) -> None:
         """Begin a checkpoint, unless one is under way or this update has one."""
-        if self.busy or self._request == global_update + 1:
+        if self.busy or self._last_good == global_update:
             return
         self.busy, self._began = True, time.monotonic()
-        self._request, self._attributes, self._state = global_update + 1, self.attributes(), "making"
+        self._update, self._attributes, self._state = global_update, self.attributes(), "making"
+        self._attempt = self._attempt % (ATTEMPTS - 1) + 1
+        self._request = global_update * ATTEMPTS + self._attempt
 
         def make() -> None:
             try:
@@ -136,16 +141,16 @@ class CheckpointKeeper:
             self._state, self.busy = "idle", False
 
     def _finish(self) -> None:
-        directory = checkpoint.unfinished_dir(self.run_dir, self._request - 1)
+        directory = checkpoint.unfinished_dir(self.run_dir, self._update)
         try:
             checkpoint.finish(directory, self.owners, [], self._attributes)
             checkpoint.prune(self.run_dir, self.keep_last, self.keep_every)
-            log.info("checkpoint of update %d written in %.1f s", self._request - 1, time.monotonic() - self._began)
-            self._state = "done"
+            log.info("checkpoint of update %d written in %.1f s", self._update, time.monotonic() - self._began)
+            self._state, self._last_good = "done", self._update
         except StorageError as error:
-            log.warning("checkpoint of update %d could not be finished: %s", self._request - 1, error)
+            log.warning("checkpoint of update %d could not be finished: %s", self._update, error)
             self._discard()
 
     def _discard(self) -> None:
-        checkpoint.discard(checkpoint.unfinished_dir(self.run_dir, self._request - 1))
+        checkpoint.discard(checkpoint.unfinished_dir(self.run_dir, self._update))
         self._state = "failed"

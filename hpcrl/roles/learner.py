@@ -80,6 +80,7 @@ class Learner:
             self.online.pull()  # (1)
         if self._target_is_old():
             self.target.pull()  # (6)
+            self.online.flat.check()
         batch = self.replay.sample(self.batch_size, self.rng)  # (2)
         loss, mean_q = self.algorithm.gradient(batch)  # (3)
         self._push()  # (5)
