@@ -53,7 +53,7 @@ def machine() -> dict[str, str]:
         "CPU": _cpu_model(),
         "cores": f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}",
         "torch": metadata.version("torch"),
-        "MPI": " ".join(mpi.stdout.partition("\n")[0].split()) or "none",
+        "MPI": " ".join(mpi.stdout.partition("\n")[0].partition(",")[0].split()) or "none",
     }
 
 

@@ -17,6 +17,7 @@ from hpcrl.algorithms.optimizers import make_optimizer
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.resume import load_shard
+from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.topology import Plan, Role, lane_capacity, shard_bounds
 from hpcrl.networks import Replica, count_parameters, make_network, resolve_precision
 from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype, shortest_capacity
@@ -38,6 +39,7 @@ from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
 from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
+from hpcrl.transport.window import wait_for_all
 
 REPORT_RECORDS = 256
 """Reports of one rank that may wait for the monitor before further ones are dropped."""
@@ -57,6 +59,7 @@ class Job:
     command_line: str
     checkpoint: Checkpoint | None
     resources: ExitStack
+    stop_request: StopRequest
     wall_seconds: float = field(init=False)
 
     def __post_init__(self):
@@ -82,8 +85,8 @@ class Job:
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
         if comm.rank == self.counters.owner:
             self.counters.set("total_frames", int(restored.get("total_frames", 0)))
-        comm.Barrier()
-        self.stop = StopFlag(self.counters)
+        wait_for_all(comm)
+        self.stop = StopFlag(self.counters, self.stop_request)
         self.reporter = Reporter(
             lambda record: self.reports.push({self.monitor_rank: (record,)}), config.actor.report_period_seconds
         )

@@ -4,14 +4,14 @@ import contextlib
 import ctypes
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
@@ -19,6 +19,7 @@ from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
 from hpcrl.launch.launcher import check_world_size
+from hpcrl.launch.signals import stop_on_signals
 from hpcrl.launch.topology import Plan, plan
 
 log = logging.getLogger(__name__)
@@ -34,31 +35,45 @@ def main(config: Config, command_line: Sequence[str]) -> int:
     A mistake that every rank finds by itself before anything is shared ends the job quietly with one message. Any
     other exception, also in a background thread, ends the whole job at once with its traceback.
     """
-    comm = MPI.COMM_WORLD
+    comm, stop_request = MPI.COMM_WORLD, stop_on_signals()
+    place, events = f"rank {comm.rank}", config.run.dir / "events.log"
     try:
-        check_world_size(comm.size, MPI.Get_library_version(), os.environ)
-        rank_map = make_plan(comm, config)
-        _limit_threads(rank_map.ranks[comm.rank].threads)
-        _keep_freed_memory()
-        from hpcrl.envs import env_spec  # only now: numpy and torch size their thread pools when imported
-
-        env_spec(**config.env.arguments())
-        checkpoint = _open_run_directory(comm, config, rank_map)
-    except HpcrlError as error:
-        if comm.rank == 0:
-            print(f"hpcrl: error: {error}", file=sys.stderr)
-        return error.exit_code
-    from hpcrl.storage import schema
-
-    events = config.run.dir / schema.EVENTS_FILE
-    label = ", ".join(map(str, rank_map.roles_of(comm.rank)))
-    place = f"rank {comm.rank} ({label})"
-    threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
-    try:
-        return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place)
+        try:
+            check_world_size(comm.size, MPI.Get_library_version(), os.environ)
+            rank_map = make_plan(comm, config)
+            _limit_threads(rank_map.ranks[comm.rank].threads)
+            _keep_freed_memory()
+            _on_all(comm, lambda: _check_environment(config))
+            checkpoint = _open_run_directory(comm, config, rank_map)
+        except HpcrlError as error:
+            if comm.rank == 0:
+                print(f"hpcrl: error: {error}", file=sys.stderr)
+            return error.exit_code
+        place = f"rank {comm.rank} ({', '.join(map(str, rank_map.roles_of(comm.rank)))})"
+        threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
+        return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place, stop_request)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _abort(comm, place, error, events)
         raise
+
+
+def _on_all(comm: MPI.Intracomm, do: Callable[[], Any]) -> Any:
+    """Run ``do()`` on every rank; an :class:`HpcrlError` on any of them is raised on all. Collective."""
+    result = mine = None
+    try:
+        result = do()
+    except HpcrlError as error:
+        mine = error
+    for error in comm.allgather(mine):
+        if error is not None:
+            raise error
+    return result
+
+
+def _check_environment(config: Config) -> None:
+    from hpcrl.envs import env_spec  # only now: numpy and torch size their thread pools when imported
+
+    env_spec(**config.env.arguments())
 
 
 def make_plan(comm: MPI.Intracomm, config: Config) -> Plan:
@@ -119,16 +134,8 @@ def _keep_freed_memory() -> None:
 def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan):
     """The checkpoint to go on from, or None; the monitor's rank prepares the directory for all. Collective."""
     root = rank_map.ranks_of("monitor")[0]
-    outcome = None
-    if comm.rank == root:
-        try:
-            outcome = _prepare(config.run.dir, config)
-        except StorageError as error:
-            outcome = error
-    outcome = comm.bcast(outcome, root)
-    if isinstance(outcome, StorageError):
-        raise outcome
-    return outcome
+    checkpoint = _on_all(comm, lambda: _prepare(config.run.dir, config) if comm.rank == root else None)
+    return comm.bcast(checkpoint, root)
 
 
 def _prepare(run_dir: Path, config: Config):
@@ -150,7 +157,7 @@ def _prepare(run_dir: Path, config: Config):
     return newest
 
 
-def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, place: str) -> int:
+def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, place: str, stop_request) -> int:
     import torch
 
     from hpcrl.launch.build import Job, make_roles
@@ -158,17 +165,16 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     from hpcrl.roles.stopping import FINISHED
     from hpcrl.storage import schema
     from hpcrl.transport.watchdog import Watchdog
-    from hpcrl.transport.window import Backoff
+    from hpcrl.transport.window import Backoff, wait_for_all
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
     watchdog = Watchdog(place, config.run.stall_seconds)
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()
-    job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources)
+    job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request)
     _log_here(comm, job, rank_map, checkpoint, config.run.dir / schema.EVENTS_FILE)
     roles = make_roles(job)
-    _stop_on_signals(job.stop)
-    comm.Barrier()
+    wait_for_all(comm)  # from here on every shard is published
     watchdog.beat()
     is_server = any(role.kind == "parameter_server" for role in roles)
     idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3)
@@ -184,7 +190,7 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     finished = job.counters.get("stop") == FINISHED  # the same on every rank, whichever reason each met first
     if monitor is not None:
         monitor.end()
-    _wait_for_all(comm, watchdog)
+    wait_for_all(comm, meanwhile=lambda: watchdog.beat("closing"))
     resources.close()
     watchdog.stop()
     return EXIT_FINISHED if finished else EXIT_STOPPED
@@ -201,28 +207,6 @@ def _log_here(comm, job, rank_map: Plan, checkpoint, events: Path) -> None:
         )
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         log.info("%s: %d ranks, %s layout, %s", what, comm.size, rank_map.layout, " ".join(library.split()))
-
-
-def _stop_on_signals(stop) -> None:
-    """INT, TERM, USR1 and USR2 ask for a clean stop; a second INT or TERM ends the process the ordinary way."""
-
-    def ask(signum, frame):
-        stop.request()
-        if signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_DFL)
-
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(signum, ask)
-
-
-def _wait_for_all(comm, watchdog) -> None:
-    """A barrier that sleeps: nothing is freed while another rank still uses it."""
-    from hpcrl.transport.window import Backoff
-
-    request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
-    while not request.Test():
-        backoff.wait()
-        watchdog.beat("closing")
 
 
 def _abort(comm, place: str, error: BaseException, events: Path) -> None:

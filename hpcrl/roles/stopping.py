@@ -11,19 +11,19 @@ RUNNING, FINISHED, STOPPED = 0, 1, 2
 class StopFlag:
     """The job's stop flag, looked at no more often than every ``period_seconds``.
 
-    Signal handlers call :meth:`request`, which touches nothing but a Python attribute; the flag itself is raised when
-    this rank next looks.
+    Parameters
+    ----------
+    counters : Counters
+        With the counter ``stop``.
+    request
+        Has an attribute ``made``, set by a signal handler; the flag is then raised when this rank next looks.
+    period_seconds : float
     """
 
-    def __init__(self, counters: Counters, period_seconds: float = 0.02):
-        self.counters, self.period = counters, period_seconds
+    def __init__(self, counters: Counters, request, period_seconds: float = 0.02):
+        self.counters, self.request, self.period = counters, request, period_seconds
         self.value = RUNNING
-        self._requested = False
         self._next_look = 0.0
-
-    def request(self) -> None:
-        """Ask for a clean stop; safe inside a signal handler."""
-        self._requested = True
 
     def finish(self) -> None:
         """The end of the run is reached."""
@@ -40,7 +40,7 @@ class StopFlag:
 
     def __call__(self) -> bool:
         """Whether the job is to stop."""
-        if self._requested:
+        if self.request.made:
             self.stop()
         if self.value == RUNNING and time.monotonic() >= self._next_look:
             self.value = self.counters.get("stop")

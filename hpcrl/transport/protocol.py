@@ -244,6 +244,8 @@ class Producer:
         for part in parts:
             puts.append(Put(offset, part))
             offset += part.nbytes
+        if offset - self.layout.data(self.head) > self.layout.record_bytes:
+            raise ValueError(f"a record of this ring has at most {self.layout.record_bytes} bytes")
         yield tuple(puts)
         self.head += 1
         yield Replace(self.layout.head, self.head)

@@ -56,6 +56,14 @@ def wait_until(ready: Callable[[], bool], *, comm: MPI.Intracomm, timeout_second
         backoff.wait()
 
 
+def wait_for_all(comm: MPI.Intracomm, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited. Calls ``meanwhile``."""
+    request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
+    while not request.Test():
+        backoff.wait()
+        meanwhile()
+
+
 class Window:
     """Bytes of this rank that all ranks of ``comm`` can read and write without its help.
 
@@ -105,7 +113,7 @@ class Window:
         self.win.Lock_all(MPI.MODE_NOCHECK)
         self.local[:] = 0
         self.win.Sync()
-        comm.Barrier()
+        wait_for_all(comm)
         self._in_flight: Counter[int] = Counter()
 
     def word(self, operation: Fetch | Replace | Add, rank: int) -> int:

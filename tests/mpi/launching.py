@@ -34,7 +34,10 @@ def is_open_mpi() -> bool:
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without a launcher's variables, for a job of its own."""
     prefixes = ("PMI", "OMPI_", "SLURM_", "PRTE_", "HYDRA")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    settings = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_MCA_", "PRTE_MCA_")  # Open MPI's, made by tests/run.sh or the site
+    kept = {
+        name: value for name, value in os.environ.items() if name.startswith(settings) or not name.startswith(prefixes)
+    }
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **extra}
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def make(clock, tmp_path):
         parts = {
             "reports": Rings(),
             "counters": counters,
-            "stop": StopFlag(counters),
+            "stop": StopFlag(counters, SimpleNamespace(made=False)),
             "writer": AtOnce(),
             "keeper": Keeper(),
             "runlog": RunLog(),

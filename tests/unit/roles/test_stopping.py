@@ -1,10 +1,14 @@
 """The stop flag of the job, as one rank sees it."""
 
+from types import SimpleNamespace
+
 import pytest
 from fakes import FakeClock, FakeCounters
 
 from hpcrl.roles import stopping
 from hpcrl.roles.stopping import FINISHED, RUNNING, STOPPED, StopFlag
+
+NO_SIGNAL = SimpleNamespace(made=False)
 
 
 @pytest.fixture
@@ -16,7 +20,7 @@ def clock(monkeypatch):
 
 def test_it_is_looked_at_once_in_a_period(clock):
     counters = FakeCounters()
-    flag = StopFlag(counters, period_seconds=0.02)
+    flag = StopFlag(counters, NO_SIGNAL, period_seconds=0.02)
     for _ in range(10):
         assert not flag()
     assert counters.looks == 1
@@ -32,7 +36,7 @@ def test_it_is_looked_at_once_in_a_period(clock):
 @pytest.mark.parametrize(("method", "value"), [("finish", FINISHED), ("stop", STOPPED)])
 def test_whoever_raises_it_sees_it_at_once_and_so_do_the_others(clock, method, value):
     counters = FakeCounters()
-    mine, other = StopFlag(counters), StopFlag(counters)
+    mine, other = StopFlag(counters, NO_SIGNAL), StopFlag(counters, NO_SIGNAL)
     assert mine.value == RUNNING
     getattr(mine, method)()
     assert mine()
@@ -43,8 +47,9 @@ def test_whoever_raises_it_sees_it_at_once_and_so_do_the_others(clock, method, v
 
 def test_a_signal_handlers_request_touches_no_counter_until_the_next_look(clock):
     counters = FakeCounters()
-    flag = StopFlag(counters)
-    flag.request()
+    signal = SimpleNamespace(made=False)
+    flag = StopFlag(counters, signal)
+    signal.made = True
     assert counters.values == {}
     assert counters.looks == 0
     assert flag()
@@ -53,9 +58,10 @@ def test_a_signal_handlers_request_touches_no_counter_until_the_next_look(clock)
 
 def test_the_first_reason_that_a_rank_knows_stays(clock):
     counters = FakeCounters()
-    flag = StopFlag(counters)
+    signal = SimpleNamespace(made=False)
+    flag = StopFlag(counters, signal)
     flag.finish()
     flag.stop()
-    flag.request()
+    signal.made = True
     assert flag()
     assert flag.value == counters.values["stop"] == FINISHED
