@@ -136,7 +136,8 @@ def bench(
 ) -> None:
     """Run one of the benchmarks."""
     package = find_spec("hpcrl.bench")
-    present = sorted(module.name for module in iter_modules(package.submodule_search_locations)) if package else []
+    modules = iter_modules(package.submodule_search_locations) if package else ()
+    present = sorted(module.name for module in modules if not module.name.startswith("_"))
     if name not in present:
         raise ConfigError(f"expected a benchmark ({', '.join(present) or 'none is installed'}), got {name!r}")
     from importlib import import_module
@@ -165,14 +166,14 @@ def _launcher_rank() -> str | None:
 
 
 def _print_keys() -> None:
-    from hpcrl.config import keys
+    from hpcrl.config import keys, toml_value
 
     section = ""
     for key in keys():
         if (name := key.name.partition(".")[0]) != section:
             section = name
             typer.echo(f"\n[{section}]" if section != "run" else f"[{section}]")
-        typer.echo(f"{key.name} = {key.default!r}  ({key.type})\n    {key.description}")
+        typer.echo(f"{key.name} = {toml_value(key.default)}  ({key.type})\n    {key.description}")
 
 
 def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> "Forecast":

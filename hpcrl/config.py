@@ -296,7 +296,7 @@ def to_toml(config: Config) -> str:
     for name, section in config:
         lines += [f"[{name}]"]
         for key, field in type(section).model_fields.items():
-            lines += [f"# {field.description}", f"{key} = {_toml(getattr(section, key))}"]
+            lines += [f"# {field.description}", f"{key} = {toml_value(getattr(section, key))}"]
         lines += [""]
     return "\n".join(lines)
 
@@ -386,7 +386,8 @@ def _type_name(annotation: Any) -> str:
     return {tuple: "list", dict: "table", Path: "path"}.get(origin or annotation, annotation.__name__)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as it is written in a configuration file."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -395,9 +396,9 @@ def _toml(value: Any) -> str:
         case str() | Path():
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
-            return "[" + ", ".join(map(_toml, value)) + "]"
+            return "[" + ", ".join(map(toml_value, value)) + "]"
         case dict():
-            return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+            return "{" + ", ".join(f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
         case datetime.date() | datetime.time():
             return value.isoformat()
     raise TypeError(f"no TOML form for {value!r}")
