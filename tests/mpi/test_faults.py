@@ -21,7 +21,6 @@ ROOT = HERE.parents[1]
     ("role", "ranks"), [("parameter_server", 3), ("actor", 3), ("learner", 3), ("monitor", 3), ("writer thread", 3)]
 )
 def test_an_exception_on_any_rank_ends_the_job_with_traceback_role_and_rank(role, ranks, tmp_path):
-    began = time.monotonic()
     done = run_ranks(ranks, [HERE / "ranks" / "raising.py", role, CONFIG, tmp_path / "run"], timeout=60)
     raised = float(next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("raising-at")))
     assert done.returncode == EXIT_FAULT, done.stderr
@@ -29,7 +28,6 @@ def test_an_exception_on_any_rank_ends_the_job_with_traceback_role_and_rank(role
     where = "monitor 0), thread writer" if role == "writer thread" else f"{role} 0"
     assert where in done.stderr
     assert "rank " in done.stderr
-    assert began + 10 > raised - 10  # the clock of the rank program is the same monotonic clock
     assert time.monotonic() - raised < 10
 
 
