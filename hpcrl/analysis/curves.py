@@ -110,6 +110,8 @@ def plot(run_dirs: Sequence[Path], output: Path, stretch_frames: int) -> list[st
             said += _say(run_dir, game)
     for colour, (game, agent) in zip(("tab:gray", "tab:green"), sorted(references), strict=False):
         reference = published_curve(game, agent)
+        # As far as the runs go, and one point on, so that the axes fit what is to be compared.
+        reference = Curve(*(column[: np.searchsorted(reference.frames, longest * 1e6) + 1] for column in reference))
         axes.fill_between(reference.frames / 1e6, reference.low, reference.high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(reference.frames / 1e6, reference.mean, color=colour, label=f"Dopamine {agent}, 5 seeds, range")
     axes.set_xlim(0, max(longest * 1.05, 0.1))
