@@ -21,10 +21,59 @@ class PixelConv2d(nn.Conv2d):
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         """uint8 ``[B, stack, H, W]`` to float ``[B, channels, H', W']``."""
-        device = frames.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
-        pixels = frames.to(dtype, memory_format=torch.channels_last)
-        return self._conv_forward(pixels, self.weight * (1 / 255), self.bias)
+        return self._conv_forward(channels_last(frames, _compute_dtype(frames)), self.weight * (1 / 255), self.bias)
+
+
+def _compute_dtype(x: torch.Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+
+
+def channels_last(frames: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """uint8 ``[B, C, H, W]`` to ``dtype``, the channels of a pixel side by side in memory.
+
+    Four frames are interleaved as the bytes of one word, since copying single bytes across strides is slow.
+    """
+    batch, channels, height, width = frames.shape
+    if channels != 4 or frames.device.type != "cpu":
+        return frames.to(dtype, memory_format=torch.channels_last)
+    words = frames[:, 0].to(torch.int32)
+    for channel in (1, 2, 3):
+        words |= frames[:, channel].to(torch.int32).bitwise_left_shift_(8 * channel)
+    return words.view(torch.uint8).view(batch, height, width, 4).permute(0, 3, 1, 2).to(dtype)
+
+
+class WideLinear(nn.Linear):
+    """Linear layer that writes the gradient of its weights straight into the flat vector.
+
+    Most parameters of a convolutional Q-network are the weights of one such layer, and autograd would make their
+    gradient, convert it to float32, and add it to zeros, in three passes over them. Here it is converted into its
+    place. That overwrites what was there, so the layer may be used once per backward pass.
+    :class:`FlatParameters` switches it on (``direct``); without, this is :class:`torch.nn.Linear`.
+    """
+
+    direct = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float ``[B, in]`` to ``[B, out]``."""
+        if self.direct and torch.is_grad_enabled():
+            return _WideLinearFunction.apply(x.to(_compute_dtype(x)), self.weight, self.bias)
+        return super().forward(x)
+
+
+class _WideLinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        low = weight.to(x.dtype)
+        ctx.save_for_backward(x, low)
+        ctx.weight = weight
+        return nn.functional.linear(x, low, bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, low = ctx.saved_tensors
+        ctx.weight.grad.copy_(gradient.t() @ x)
+        return gradient @ low, None, gradient.sum(0, dtype=torch.float32)
 
 
 def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
@@ -52,7 +101,7 @@ def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
         nn.Conv2d(64, 64, 3, 1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(64 * height * width, 512),
+        WideLinear(64 * height * width, 512),
         nn.ReLU(),
         nn.Linear(512, num_actions),
     )
@@ -197,15 +246,27 @@ class FlatParameters:
         self.module = module
         self.values = torch.cat([p.detach().reshape(-1).to(torch.float32) for p in parameters])
         self.gradients = torch.zeros_like(self.values)
+        direct = {layer.weight for layer in module.modules() if isinstance(layer, WideLinear)}
+        self._added_to: list[torch.Tensor] = []
+        """the gradients that autograd adds to"""
         begin = 0
         for p in parameters:
             end = begin + p.numel()
             p.data = self.values[begin:end].view(p.shape)
             p.grad = self.gradients[begin:end].view(p.shape)
+            if p not in direct:
+                self._added_to.append(p.grad)
             begin = end
+        for layer in module.modules():
+            if isinstance(layer, WideLinear):
+                layer.direct = True
 
     def __len__(self) -> int:
         return self.values.numel()
+
+    def zero_gradients(self) -> None:
+        """Make ready for a backward pass."""
+        torch._foreach_zero_(self._added_to)
 
     def check(self) -> None:
         """Raise where something (``module.to``, a foreign optimizer) has detached the views.

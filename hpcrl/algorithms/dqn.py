@@ -35,7 +35,7 @@ class Dqn:
         """
         device = self.online.device
         s_tm1, a_tm1, r_t, discount_t, s_t = (torch.from_numpy(x).to(device, non_blocking=True) for x in batch)
-        self.online.flat.gradients.zero_()
+        self.online.flat.zero_gradients()
         with autocast(device, self.dtype):
             with torch.no_grad():
                 q_target_t = self.target.network(s_t).float()

@@ -1,5 +1,7 @@
 """Networks, their parameters as flat views, and replicas that follow a vector."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hpcrl.networks import (
     PixelConv2d,
     Replica,
     autocast,
+    channels_last,
     count_parameters,
     make_network,
     mlp,
@@ -307,3 +310,30 @@ def test_the_frozen_network_is_used_under_autocast():
     frames = torch.randint(0, 256, (2, 4, 36, 36), dtype=torch.uint8)
     with torch.no_grad(), autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(replica.network(frames), master(frames), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 5), (3, 3, 6, 5), (1, 1, 2, 2)])
+def test_channels_last_is_only_another_layout(shape):
+    frames = torch.randint(0, 256, (shape[0], shape[1] + 1, *shape[2:]), dtype=torch.uint8)[:, :-1]
+    pixels = channels_last(frames, torch.float32)
+    assert torch.equal(pixels, frames.to(torch.float32))
+    assert pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_wide_layer_is_written_into_the_flat_vector(dtype):
+    torch.manual_seed(0)
+    network = make_network("nature", (), (4, 84, 84), 3)
+    plain = copy.deepcopy(network)  # never switched on: autograd's own gradients
+    flat = FlatParameters(network)
+    flat.gradients.fill_(7.0)  # what an earlier batch left behind
+    frames = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8)
+    for module in (network, plain):
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            if module is network:
+                flat.zero_gradients()
+            loss = module(frames).float().square().sum()
+        loss.backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in plain.parameters()])
+    torch.testing.assert_close(flat.gradients, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-4)
+    flat.check()
