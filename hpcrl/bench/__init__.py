@@ -72,7 +72,7 @@ def print_rows(
 ) -> None:
     """Print the machine, the rows as a table, and notes below it."""
     for name, value in header.items():
-        console.print(f"{name}: {value}", highlight=False, markup=False)
+        console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
     table = Table(title=title)
     table.add_column("name")
     for column in ("value", "unit", "bound", "ratio"):
@@ -81,7 +81,7 @@ def print_rows(
         table.add_row(row.name, _number(row.value), row.unit, _number(row.bound), _number(row.ratio))
     console.print(table)
     for note in notes:
-        console.print(note, highlight=False, markup=False)
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:
