@@ -124,7 +124,7 @@ def read_state(path: Path, file_type: str) -> tuple[dict[str, np.ndarray], dict]
     Returns
     -------
     arrays
-        Flat, with ``/`` in the keys of what was nested (`unflatten` undoes that); numbers are 0-d arrays.
+        Flat, with ``/`` in the keys of what was nested; numbers are 0-d arrays.
     attributes
         As they were given.
 
@@ -313,18 +313,6 @@ def flatten(nested: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
             )
         flat[f"{prefix}{name}"] = array
     return flat
-
-
-def unflatten(flat: Mapping[str, np.ndarray]) -> dict:
-    """Undo `flatten`."""
-    nested = {}
-    for name, array in flat.items():
-        *parents, leaf = name.split("/")
-        place = nested
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[leaf] = array
-    return nested
 
 
 def _readable(directory: Path) -> tuple[list[Checkpoint], list[tuple[Path, str]]]:

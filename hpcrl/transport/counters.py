@@ -1,6 +1,6 @@
 """Named int64 counters on one rank, and taking turns by ticket."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
@@ -38,12 +38,6 @@ class Counters:
     def add(self, name: str, value: int) -> int:
         """Add to a counter and return its value after the addition."""
         return self.window.word(Add(self.offsets[name], value), self.owner) + value
-
-    def add_all(self, values: Mapping[str, int]) -> dict[str, int]:
-        """Add to several counters at the cost of one and return their values after the additions."""
-        begun = {n: self.window.start(Add(self.offsets[n], v), self.owner) for n, v in values.items()}
-        self.window.flush(self.owner)
-        return {name: int(words[1]) + values[name] for name, words in begun.items()}
 
     def free(self) -> None:
         """Free the window; collective."""

@@ -1,4 +1,4 @@
-"""One MPI window: atomic words, chunked contiguous transfers, a bound on requests in flight, one way to wait."""
+"""One MPI window: atomic words, chunked contiguous transfers, a bound on requests in flight; and how to wait."""
 
 import time
 from collections import Counter
@@ -36,24 +36,6 @@ class Backoff:
         self.comm.Iprobe()
         time.sleep(self.delay)
         self.delay = min(max(2 * self.delay, 2e-5), self.longest)
-
-
-def wait_until(ready: Callable[[], bool], *, comm: MPI.Intracomm, timeout_seconds: float, what: str) -> None:
-    """Wait for ``ready()``, making MPI progress.
-
-    Raises
-    ------
-    TransportError
-        After ``timeout_seconds``, naming ``what`` was waited for.
-    """
-    backoff, deadline = Backoff(comm), time.monotonic() + timeout_seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise TransportError(
-                f"rank {comm.rank} waited longer than {timeout_seconds:g} s for {what}; "
-                f"a rank it depends on is stopped or busy. Raise run.stall_seconds if that is normal here"
-            )
-        backoff.wait()
 
 
 def wait_for_all(comm: MPI.Intracomm, meanwhile: Callable[[], None] = lambda: None) -> None:
