@@ -179,16 +179,13 @@ def _print_keys() -> None:
 def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> "Forecast":
     from hpcrl.envs import env_spec
     from hpcrl.launch import forecast
-    from hpcrl.networks import count_parameters
+    from hpcrl.launch.sizes import num_parameters
     from hpcrl.replay.lanes import record_dtype, shortest_capacity
 
     spec = env_spec(**config.env.arguments())
     learning = config.learning
-    input_shape = (spec.stack, *spec.obs_shape)
     sizes = forecast.Sizes(
-        num_parameters=count_parameters(
-            config.network.kind, config.network.hidden, input_shape, spec.num_actions, spec.obs_dtype
-        ),
+        num_parameters=num_parameters(config),
         record_bytes=record_dtype(spec.obs_shape, spec.obs_dtype).itemsize,
         capacity_steps=config.replay.capacity_steps,
         window_steps=spec.stack + config.replay.n_step,

@@ -18,8 +18,9 @@ from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.resume import load_shard
 from hpcrl.launch.signals import StopRequest
+from hpcrl.launch.sizes import network_arguments, num_parameters
 from hpcrl.launch.topology import Plan, Role, lane_capacity, shard_bounds
-from hpcrl.networks import Replica, count_parameters, make_network, resolve_precision
+from hpcrl.networks import Replica, make_network, resolve_precision
 from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype, shortest_capacity
 from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.actor import Actor
@@ -65,20 +66,10 @@ class Job:
     def __post_init__(self):
         config, plan, comm = self.config, self.plan, self.comm
         self.spec = env_spec(**config.env.arguments())
-        self.input_shape = (self.spec.stack, *self.spec.obs_shape)
         self.rank_plan = plan.ranks[comm.rank]
         self.servers, self.learners = plan.ranks_of("parameter_server"), plan.ranks_of("learner")
         self.monitor_rank = plan.ranks_of("monitor")[0]
-        network = config.network
-        self._network_arguments = (
-            network.kind,
-            network.hidden,
-            self.input_shape,
-            self.spec.num_actions,
-            self.spec.obs_dtype,
-        )
-        size = count_parameters(*self._network_arguments)
-        self.bounds = shard_bounds(size, len(self.servers))
+        self.bounds = shard_bounds(num_parameters(config), len(self.servers))
         self.owners = [owner_name(Role("parameter_server", i)) for i in range(len(self.servers))]
         self._make_windows()
         restored = self.checkpoint.attributes if self.checkpoint else {}
@@ -145,7 +136,7 @@ class Job:
         """The network with its initial parameters, the same on every rank."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(self.config.run.seed, "network", 0))
-            return make_network(*self._network_arguments)
+            return make_network(*network_arguments(self.config))
 
     @cached_property
     def online(self) -> Replica:

@@ -10,7 +10,8 @@ from hpcrl.config import Config, load
 from hpcrl.envs import env_spec, make_env
 from hpcrl.errors import EXIT_FINISHED, StorageError
 from hpcrl.launch.resume import load_shard
-from hpcrl.networks import FlatParameters, count_parameters, make_network
+from hpcrl.launch.sizes import network_arguments, num_parameters
+from hpcrl.networks import FlatParameters, make_network
 from hpcrl.roles.evaluator import Episodes
 from hpcrl.seeding import generator, seed_sequence
 from hpcrl.storage import schema
@@ -47,15 +48,11 @@ def newest_checkpoint(run_dir: Path) -> tuple[Config, Checkpoint]:
 def evaluate(config: Config, checkpoint: Checkpoint, *, episodes: int, epsilon: float, seed: int) -> np.ndarray:
     """Raw returns, float64 ``[episodes]``, of whole episodes; life losses never end one."""
     arguments = {**config.env.arguments(), "life_loss": "ignore"}
-    spec = env_spec(**arguments)
-    shape = (spec.stack, *spec.obs_shape)
-    network = config.network
-    size = count_parameters(network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype)
+    size = num_parameters(config)
     params = load_shard(checkpoint, 0, size, size)["params"]
-    module = make_network(network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype)
-    policy = EpsilonGreedy(
-        FixedReplica(module, params), spec.num_actions, generator(seed, "evaluation", 0), torch.float32
-    )
+    replica = FixedReplica(make_network(*network_arguments(config)), params)
+    num_actions = env_spec(**arguments).num_actions
+    policy = EpsilonGreedy(replica, num_actions, generator(seed, "evaluation", 0), torch.float32)
     env = make_env(min(config.env.simulators, episodes), seed_sequence(seed, "evaluation env", 0), **arguments)
     try:
         played = Episodes(env, policy, episodes=episodes, epsilon=epsilon)

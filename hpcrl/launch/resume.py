@@ -8,6 +8,16 @@ from hpcrl.errors import StorageError
 from hpcrl.storage.checkpoint import Checkpoint, read_state, state_path
 
 
+def check_size(checkpoint: Checkpoint, total: int) -> None:
+    """Raise a :class:`StorageError` where a checkpoint does not hold ``total`` parameters."""
+    held = checkpoint.attributes["shard_bounds"][-1]
+    if held != total:
+        raise StorageError(
+            f"{checkpoint.path} holds {held:,} parameters, but this network has {total:,}: it was written with another "
+            f"network or environment; give another run.dir"
+        )
+
+
 def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict[str, np.ndarray]:
     """State of the parameters ``begin:end`` of ``total``, cut from or pieced together from the shards of a checkpoint.
 
@@ -19,6 +29,7 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
     StorageError
         The checkpoint holds parameters of another size.
     """
+    check_size(checkpoint, total)
     owners = [owner for owner in checkpoint.owners if owner.startswith("parameter_server-")]
     owners.sort(key=lambda owner: int(re.sub(r"\D", "", owner)))
     vectors: dict[str, np.ndarray] = {}
@@ -37,9 +48,4 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
                 else:
                     numbers.setdefault(name, value)
         at += length
-    if at != total:
-        raise StorageError(
-            f"{checkpoint.path} holds {at} parameters, but this network has {total}: it was written with another "
-            f"network or environment; give another run.dir"
-        )
     return {**vectors, **numbers}

@@ -139,8 +139,16 @@ def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan):
 
 
 def _prepare(run_dir: Path, config: Config):
+    from hpcrl.launch.resume import check_size
+    from hpcrl.launch.sizes import num_parameters
     from hpcrl.storage import checkpoint, schema
 
+    checkpoint.clean(run_dir)
+    newest, skipped = checkpoint.latest(run_dir)
+    if newest:  # looked at before anything is changed: a mistaken run directory loses nothing
+        check_size(newest, num_parameters(config))
+    for path, why in skipped:
+        print(f"hpcrl: warning: skipped checkpoint {path}: {why}", file=sys.stderr)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / schema.STOP_FILE).unlink(missing_ok=True)
@@ -150,10 +158,6 @@ def _prepare(run_dir: Path, config: Config):
             f"cannot write the run directory {run_dir}: {error.strerror}; set run.dir or --run-dir to a place that "
             f"you may write"
         ) from error
-    checkpoint.clean(run_dir)
-    newest, skipped = checkpoint.latest(run_dir)
-    for path, why in skipped:
-        print(f"hpcrl: warning: skipped checkpoint {path}: {why}", file=sys.stderr)
     return newest
 
 

@@ -110,3 +110,4 @@ def test_another_network_does_not_resume(tmp_path):
     assert done.returncode != 0
     assert "another network or environment" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "hidden = [32]" in (run_dir / "config.toml").read_text()  # nothing was changed

@@ -30,9 +30,10 @@ def cut(state, begin, end):
 def write(run_dir, update, shards):
     directory = checkpoints.begin(run_dir, update)
     owners = [f"parameter_server-{i}" for i in range(len(shards))]
+    bounds = [0, *np.cumsum([len(shard["params"]) for shard in shards]).tolist()]
     for owner, shard in zip(owners, shards, strict=True):
         checkpoints.write_state(checkpoints.state_path(directory, owner), "parameter_server", shard, {})
-    return checkpoints.finish(directory, owners, [], {"total_frames": 4 * update})
+    return checkpoints.finish(directory, owners, [], {"total_frames": 4 * update, "shard_bounds": bounds})
 
 
 def load(checkpoint, size, servers):
@@ -82,5 +83,5 @@ def test_single_numbers_are_those_of_the_shard_that_begins_the_piece(tmp_path):
 @pytest.mark.parametrize("total", [63, 65, 1000])
 def test_another_network_is_refused(tmp_path, total):
     checkpoint = write(tmp_path, 1, [whole_state(64)])
-    with pytest.raises(StorageError, match=f"holds 64 parameters, but this network has {total}.* another run.dir"):
+    with pytest.raises(StorageError, match=f"holds 64 parameters, but this network has {total:,}.* another run.dir"):
         load_shard(checkpoint, 0, total, total)
