@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 0.02
 """How often reports are taken in: a server that looks for gradients all the time must not also look for these."""
+RATE_SECONDS = 5.0
+"""Rates on the display are those of the last so many seconds."""
 TICK_SECONDS = 0.5
 """How often the display is refreshed and files, limits and checkpoints are looked after."""
 
@@ -139,7 +141,8 @@ class Monitor:
         self._last_checkpoint_begun = self._showing = False
         self._next_row, self._next_checkpoint = self.began + log_seconds, self.began + checkpoint_seconds
         self._start = self._sample()
-        self._row_before = self._tick_before = self._start
+        self._row_before = self._start
+        self._recent = deque([self._start], maxlen=round(RATE_SECONDS / TICK_SECONDS))
 
     def wall_seconds(self) -> float:
         """Training time of the run so far, over its restarts."""
@@ -188,7 +191,8 @@ class Monitor:
             log.warning("%s", error)
 
     def _tick(self) -> None:
-        self._tick_before, self.progress = self._measure(self._tick_before)
+        sample, self.progress = self._measure(self._recent[0])
+        self._recent.append(sample)
         progress = self.progress
         if not self._showing:  # a terminal that is stopped (Ctrl-S) must not pile up work
 
