@@ -194,7 +194,8 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     finished = job.counters.get("stop") == FINISHED  # the same on every rank, whichever reason each met first
     if monitor is not None:
         monitor.end()
-    wait_for_all(comm, meanwhile=lambda: watchdog.beat("closing"))
+    watchdog.beat("waiting for the last ranks to end")
+    wait_for_all(comm)
     resources.close()
     watchdog.stop()
     return EXIT_FINISHED if finished else EXIT_STOPPED

@@ -214,16 +214,28 @@ class Monitor:
         self._look_for_the_end()
 
     def close_when(self, all_left: Callable[[], bool]) -> None:
-        """The run is over: from now on, write the last checkpoint as soon as ``all_left()``, then let everyone go."""
-        self._all_left = all_left
+        """The run is over: write the last checkpoint as soon as ``all_left()``, then let everyone go.
+
+        A rank that has not left within ``heartbeat_seconds`` (it is stopped, or hangs) is not waited for.
+        """
+        self._all_left, self._patience_ends = all_left, time.monotonic() + self.heartbeat_seconds
 
     def _close(self) -> None:
         if self._last_checkpoint_begun:
             if not self.keeper.busy and self.writer.idle():
                 self.counters.set("closed", 1)
-        elif self._all_left() and not self.keeper.busy:
+        elif not self.keeper.busy and (self._all_left() or self._out_of_patience()):
             self.keeper.begin(self.counters.get("global_update"))
             self._last_checkpoint_begun = True
+
+    def _out_of_patience(self) -> bool:
+        late = time.monotonic() > self._patience_ends
+        if late:
+            log.warning(
+                "some rank has not left its work within %g s; the last checkpoint is written without it",
+                self.heartbeat_seconds,
+            )
+        return late
 
     def end(self) -> None:
         """Write the last rows and the summary."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -38,12 +38,11 @@ class Backoff:
         self.delay = min(max(2 * self.delay, 2e-5), self.longest)
 
 
-def wait_for_all(comm: MPI.Intracomm, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited. Calls ``meanwhile``."""
+def wait_for_all(comm: MPI.Intracomm) -> None:
+    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited."""
     request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
     while not request.Test():
         backoff.wait()
-        meanwhile()
 
 
 class Window:

@@ -275,6 +275,20 @@ def test_the_last_checkpoint_waits_for_all_and_all_wait_for_it(make, clock):
     assert monitor.counters.get("closed") == 1
 
 
+def test_a_rank_that_never_leaves_does_not_keep_the_last_checkpoint_waiting(make, clock, caplog):
+    monitor = make()
+    monitor.close_when(lambda: False)
+    later(monitor, clock, monitor.heartbeat_seconds - 1)
+    assert monitor.keeper.begun == []
+    later(monitor, clock, 2)
+    later(monitor, clock, 1)
+    assert monitor.keeper.begun == [100]
+    assert "some rank has not left" in caplog.text
+    monitor.keeper.busy = False
+    later(monitor, clock, 1)
+    assert monitor.counters.get("closed") == 1
+
+
 def test_at_the_end_the_last_row_is_written_and_everything_closed(make, clock):
     monitor = make()
     monitor.end()
