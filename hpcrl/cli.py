@@ -121,7 +121,7 @@ def plot(
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ConfigError("hpcrl plot needs matplotlib: pip install 'hpcrl[analysis]'") from error
+        raise ConfigError("hpcrl plot needs matplotlib: pip install matplotlib (hpcrl's extra `analysis`)") from error
     from hpcrl.analysis.curves import plot as draw
 
     for line in draw(runs, output, stretch_frames):
