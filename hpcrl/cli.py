@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -24,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+LET_RANK_0_SPEAK_SECONDS = 5.0
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
@@ -155,6 +158,8 @@ def main() -> None:
         # Every rank finds the same fault of a configuration: one rank tells all of it, the others one line.
         if rank not in (None, "0"):
             message = f"rank {rank}: {message.splitlines()[0]}"
+            # A launcher may end the other ranks as soon as one has failed: let rank 0 have its say first.
+            time.sleep(LET_RANK_0_SPEAK_SECONDS)
         print(f"hpcrl: error: {message}", file=sys.stderr)
         sys.exit(error.exit_code)
 

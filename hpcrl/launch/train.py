@@ -172,7 +172,7 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     from hpcrl.transport.window import Backoff, wait_for_all
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
-    watchdog = Watchdog(place, config.run.stall_seconds)
+    watchdog = Watchdog(place, config.run.stall_seconds, comm.Abort)
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()
     job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request)

@@ -5,8 +5,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 from hpcrl.errors import EXIT_STALLED
+
+ABORT_SECONDS = 2.0
+"""How long an abort may take before the process leaves by itself."""
 
 
 class Watchdog:
@@ -21,10 +25,12 @@ class Watchdog:
         Rank and roles, for the message.
     limit_seconds : float
         Longest time between two beats.
+    abort : callable
+        ``MPI.COMM_WORLD.Abort``: ends all ranks with an exit code.
     """
 
-    def __init__(self, label: str, limit_seconds: float):
-        self.label, self.limit = label, limit_seconds
+    def __init__(self, label: str, limit_seconds: float, abort: Callable[[int], None]):
+        self.label, self.limit, self.abort = label, limit_seconds, abort
         self.last = time.monotonic()
         self.doing = "starting"
         self._main = threading.main_thread().ident
@@ -51,4 +57,7 @@ class Watchdog:
                     f"hpcrl: {self.label} made no progress for {silent:.0f} s in {self.doing} "
                     f"(run.stall_seconds = {self.limit:g}); it stood at:\n{where}".encode(),
                 )
+                # Only an abort hands its code to the launcher for sure; but MPI itself may be what hangs.
+                threading.Thread(target=self.abort, args=(EXIT_STALLED,), daemon=True).start()
+                time.sleep(ABORT_SECONDS)
                 os._exit(EXIT_STALLED)

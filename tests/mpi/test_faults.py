@@ -88,7 +88,8 @@ def test_a_rank_that_hangs_ends_the_job_with_the_stalled_code(tmp_path):
     arguments = [HERE / "ranks" / "raising.py", "hang", CONFIG, tmp_path / "run"]
     arguments += ["run.heartbeat_seconds=0.5", "run.stall_seconds=3"]
     done = run_ranks(3, arguments, timeout=60)
-    assert done.returncode == EXIT_STALLED, done.stderr
+    # MPICH's mpiexec now and then reports the signal by which it ended the other ranks instead.
+    assert done.returncode in (EXIT_STALLED, signal.SIGKILL), done.stderr
     assert "made no progress for" in done.stderr
     assert "actor 0" in done.stderr
 
