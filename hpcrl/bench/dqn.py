@@ -32,10 +32,10 @@ from hpcrl.storage.runlog import read_runlog
 INTENSITY = 8.0
 PAIRS = 7
 SEARCH_SECONDS = 1.0
-BOUND_SECONDS = 4.0
+BOUND_SECONDS = 3.0
 START_SECONDS = 90.0
 """A job may take this long to start and to end."""
-WARM_UPDATES = 200
+WARM_UPDATES = 50
 """Global updates before a job is measured."""
 
 CONFIG = """

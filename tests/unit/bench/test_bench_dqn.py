@@ -18,9 +18,11 @@ TIMES = dict(zip(PARTS, (0.001, 0.0005, 0.004, 0.002, 0.0005), strict=True))
 """seconds; 8 ms in all: 500 steps/s of one process with 4 simulators"""
 CHOICE = dict.fromkeys(PARTS, Variant("bfloat16", "channels_last", 1))
 GORILA, SERIAL = dqn.JOBS
+UPDATES = dqn.WARM_UPDATES / 8
+"""per second, so that the warm-up ends with the ninth row of `progress`"""
 
 
-def progress(rows=12, steps=100, updates=25):
+def progress(rows=12, steps=4 * UPDATES, updates=UPDATES):
     """A run log with a row each second, the last two of them after the run's limit and without progress."""
     number = np.arange(rows + 2)
     running = np.minimum(number, rows - 1)
@@ -55,14 +57,14 @@ def test_a_serial_job_is_held_against_one_process():
 def test_rate_is_read_after_warm_up_and_before_the_limit():
     table = progress()
     table["total_steps"][:3] += 50  # whatever happened before the warm-up was over
-    assert dqn.steady_rate(table, 11.2) == pytest.approx(100.0)
+    assert dqn.steady_rate(table, 11.2) == pytest.approx(4 * UPDATES)
 
 
 def test_a_run_that_hardly_learned_gives_no_rate():
     with pytest.raises(HpcrlError, match="got 2: this machine is too slow"):
         dqn.steady_rate(progress(), 9.9)
     with pytest.raises(HpcrlError, match="intensity of 8, got 4"):
-        dqn.steady_rate(progress(rows=30, updates=12.5), 29.0)
+        dqn.steady_rate(progress(rows=30, updates=UPDATES / 2), 29.0)
 
 
 @pytest.mark.parametrize("job", dqn.JOBS, ids=lambda job: job.layout)
@@ -75,8 +77,10 @@ def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
         return 85
 
     monkeypatch.setattr(dqn, "_wait", wait)
-    monkeypatch.setattr(dqn, "read_runlog", lambda run_dir, table: progress(rows=30, steps=400, updates=100))
-    assert dqn.train(job, "mpiexec", tmp_path / "job") == pytest.approx(400.0)
+    monkeypatch.setattr(
+        dqn, "read_runlog", lambda run_dir, table: progress(rows=30, steps=16 * UPDATES, updates=4 * UPDATES)
+    )
+    assert dqn.train(job, "mpiexec", tmp_path / "job") == pytest.approx(16 * UPDATES)
     launch = ["mpiexec", "-n", "3"] if job.layout == "bundled" else []
     assert asked["command"][: len(launch) + 4] == [*launch, sys.executable, "-m", "hpcrl", "train"]
     loaded = asked["config"]

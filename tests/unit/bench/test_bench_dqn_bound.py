@@ -20,6 +20,7 @@ VARIANTS = [Variant(p, layout, 1) for p in ("float32", "bfloat16") for layout in
 @pytest.fixture(scope="module")
 def loop():
     threads = torch.get_num_threads()
+    torch.manual_seed(1)
     yield BareLoop(simulators=2, batch_size=3)
     torch.set_num_threads(threads)
 
