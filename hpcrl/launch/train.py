@@ -37,6 +37,7 @@ def main(config: Config, command_line: Sequence[str]) -> int:
     """
     comm, stop_request = MPI.COMM_WORLD, stop_on_signals()
     place, events = f"rank {comm.rank}", config.run.dir / "events.log"
+    held = ExitStack()
     try:
         try:
             check_world_size(comm.size, MPI.Get_library_version(), os.environ)
@@ -44,14 +45,16 @@ def main(config: Config, command_line: Sequence[str]) -> int:
             _limit_threads(rank_map.ranks[comm.rank].threads)
             _keep_freed_memory()
             _on_all(comm, lambda: _check_environment(config))
-            checkpoint = _open_run_directory(comm, config, rank_map)
+            checkpoint = _open_run_directory(comm, config, rank_map, held)
         except HpcrlError as error:
+            held.close()
             if comm.rank == 0:
                 print(f"hpcrl: error: {error}", file=sys.stderr)
             return error.exit_code
         place = f"rank {comm.rank} ({', '.join(map(str, rank_map.roles_of(comm.rank)))})"
         threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
-        return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place, stop_request)
+        with held:
+            return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place, stop_request)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _abort(comm, place, error, events)
         raise
@@ -131,18 +134,27 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan):
-    """The checkpoint to go on from, or None; the monitor's rank prepares the directory for all. Collective."""
+def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan, held: ExitStack):
+    """The checkpoint to go on from, or None; the monitor's rank prepares the directory for all. Collective.
+
+    That rank holds the lock of the directory until ``held`` is closed.
+    """
     root = rank_map.ranks_of("monitor")[0]
-    checkpoint = _on_all(comm, lambda: _prepare(config.run.dir, config) if comm.rank == root else None)
+    checkpoint = _on_all(comm, lambda: _prepare(config.run.dir, config, held) if comm.rank == root else None)
     return comm.bcast(checkpoint, root)
 
 
-def _prepare(run_dir: Path, config: Config):
+def _prepare(run_dir: Path, config: Config, held: ExitStack):
     from hpcrl.launch.resume import check_size
     from hpcrl.launch.sizes import num_parameters
-    from hpcrl.storage import checkpoint, schema
+    from hpcrl.storage import checkpoint, runlock, schema
 
+    unwritable = f"cannot write the run directory {run_dir}: %s; set run.dir or --run-dir to a place you may write"
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(unwritable % error.strerror) from error
+    held.callback(runlock.acquire(run_dir).release)
     checkpoint.clean(run_dir)
     newest, skipped = checkpoint.latest(run_dir)
     if newest:  # looked at before anything is changed: a mistaken run directory loses nothing
@@ -150,14 +162,10 @@ def _prepare(run_dir: Path, config: Config):
     for path, why in skipped:
         print(f"hpcrl: warning: skipped checkpoint {path}: {why}", file=sys.stderr)
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / schema.STOP_FILE).unlink(missing_ok=True)
         (run_dir / schema.CONFIG_FILE).write_text(to_toml(config))
     except OSError as error:
-        raise StorageError(
-            f"cannot write the run directory {run_dir}: {error.strerror}; set run.dir or --run-dir to a place that "
-            f"you may write"
-        ) from error
+        raise StorageError(unwritable % error.strerror) from error
     return newest
 
 

@@ -7,6 +7,7 @@ A run directory holds::
     events.log                        text, for ``tail -f``
     checkpoints/step-NNNNNNNNNNNN/    one checkpoint, named by its global update (see `checkpoint`)
     stop                              its presence asks the run to end cleanly
+    lock                              JSON: the job that writes here now (see `runlock`)
 
 A change of meaning of any name here raises the version of its file type.
 """
@@ -22,6 +23,7 @@ from hpcrl.errors import StorageError
 CONFIG_FILE = "config.toml"
 EVENTS_FILE = "events.log"
 STOP_FILE = "stop"
+LOCK_FILE = "lock"
 RUNLOG_FILE = "runlog-{:03d}.h5"
 RUNLOG_PATTERN = r"runlog-(\d{3,})\.h5"
 CHECKPOINTS_DIRECTORY = "checkpoints"

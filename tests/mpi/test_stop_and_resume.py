@@ -87,6 +87,18 @@ def test_the_run_log_can_be_read_while_the_run_is_going(job):
     assert "new run" in (run_dir / "events.log").read_text()
 
 
+def test_a_second_job_on_the_same_run_directory_is_refused(job):
+    process, run_dir = job
+    second = train(2, CONFIG, run_dir)
+    assert second.returncode != 0
+    assert "Traceback" not in second.stderr
+    assert second.stderr.count(f"{run_dir} is in use by another job (host ") == 1
+    assert f"pid {rank_pids(process)[0]})" in second.stderr
+    run_ranks(0, ["-m", "hpcrl", "stop", run_dir])
+    _assert_stopped(process, run_dir)  # the first went on undisturbed
+    assert not (run_dir / "lock").exists()
+
+
 def test_the_same_command_goes_on(tmp_path):
     run_dir = tmp_path / "run"
     first = train(3, CONFIG, run_dir, "run.total_updates=150")
