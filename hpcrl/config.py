@@ -139,6 +139,7 @@ class NetworkConfig(Section):
         "nature", pattern=rf"^(nature|mlp|{MODULE_ATTRIBUTE})$", description='"nature", "mlp" or "module:attribute"'
     )
     hidden: tuple[Annotated[Int, Field(ge=1)], ...] = Field((64, 64), description="mlp: units of each hidden layer")
+    dueling: Bool = Field(False, description="two streams, state value and advantages; each has the last hidden layer")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="learner's arithmetic; auto: bfloat16 on a GPU"
     )
@@ -153,12 +154,17 @@ class ReplayConfig(Section):
 
 
 class ExplorationConfig(Section):
-    """``[exploration]``: epsilon falls linearly from start to end."""
+    """``[exploration]``: epsilon falls linearly from start to end; on a ladder, it is that to a power."""
 
     epsilon_start: Float = Field(1.0, ge=0, le=1, description="probability of a random action at first")
     epsilon_end: Float = Field(0.1, ge=0, le=1, description="probability of a random action at last")
     decay: Literal["updates", "frames"] = Field("updates", description="clock: global updates or total frames")
     decay_length: Int = Field(1_000_000, ge=1, description="length of the fall, in the unit of decay")
+    ladder_alpha: Float = Field(
+        0.0,
+        ge=0,
+        description="simulator i of N explores with epsilon^(1 + alpha i / (N - 1)); 0 = all alike (Ape-X: 7)",
+    )
     evaluation_epsilon: Float = Field(0.05, ge=0, le=1, description="probability of a random action when evaluating")
 
 
@@ -170,6 +176,10 @@ class LearningConfig(Section):
     discount: Float = Field(0.99, ge=0, le=1, description="discount per step")
     batch_size: Int = Field(32, ge=1, description="transitions per minibatch")
     training_intensity: Float = Field(8.0, gt=0, description="transitions trained per step acted (DQN: 32 / 4 = 8)")
+    training_ratio: Literal["block", "report"] = Field(
+        "block", description="block: who is ahead of the intensity waits; report: nobody waits, the log has the ratio"
+    )
+    double: Bool = Field(False, description="the online network chooses the action that the target network values")
     loss: Literal["huber", "mse"] = Field("huber", description="loss of the TD error, averaged over the batch")
     reward_clip: Float = Field(1.0, ge=0, description="learner's rewards are clipped to [-c, c]; 0 = not clipped")
     optimizer: Literal["sgd", "rmsprop", "adagrad", "adam"] = Field("adagrad", description="rule of the servers")

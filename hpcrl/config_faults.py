@@ -64,10 +64,20 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("run.stall_seconds", "run.heartbeat_seconds"),
             f"expected more than run.heartbeat_seconds = {run.heartbeat_seconds}, got {run.stall_seconds}",
         )
+    if run.lock_step and learning.training_ratio != "block":
+        yield (
+            ("learning.training_ratio", "run.lock_step"),
+            "expected 'block' with run.lock_step, where a turn ends when learning has to wait, got 'report'",
+        )
     if exploration.epsilon_end > exploration.epsilon_start:
         yield (
             ("exploration.epsilon_end", "exploration.epsilon_start"),
             f"expected at most exploration.epsilon_start = {exploration.epsilon_start}, got {exploration.epsilon_end}",
+        )
+    if config.network.dueling and ":" in config.network.kind:
+        yield (
+            ("network.dueling", "network.kind"),
+            f"expected false with a network of your own ({config.network.kind}), which makes its head itself, got true",
         )
     if learning.optimizer_epsilon == 0 and learning.optimizer != "sgd":
         yield (

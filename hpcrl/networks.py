@@ -4,6 +4,7 @@ import copy
 import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -76,7 +77,26 @@ class _WideLinearFunction(torch.autograd.Function):
         return gradient @ low, None, gradient.sum(0, dtype=torch.float32)
 
 
-def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
+class Dueling(nn.Module):
+    """``Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a')`` (Wang et al. 2016, equation 9).
+
+    Parameters
+    ----------
+    value, advantage : torch.nn.Module
+        Streams from the same features to ``[B, 1]`` and ``[B, actions]``.
+    """
+
+    def __init__(self, value: nn.Module, advantage: nn.Module):
+        super().__init__()
+        self.value, self.advantage = value, advantage
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """float ``[B, features]`` to action values ``[B, actions]``."""
+        advantage = self.advantage(features)
+        return self.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
+
+
+def nature_dqn(input_shape: Sequence[int], num_actions: int, dueling: bool = False) -> nn.Module:
     """The network of Mnih et al. 2015 (Nature DQN, Methods; also Gorila's): 1.69M parameters at 84x84x4.
 
     Parameters
@@ -84,6 +104,8 @@ def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
     input_shape : (stack, height, width)
     num_actions : int
         Outputs, one action value each.
+    dueling : bool
+        Two streams of 512 units follow the convolutions: 3.29M parameters.
     """
     channels, height, width = input_shape
     for kernel, stride in ((8, 4), (4, 2), (3, 1)):
@@ -93,7 +115,11 @@ def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
             f'network.kind = "nature" needs frames of at least 36x36 pixels, got {input_shape[1]}x{input_shape[2]}; '
             f'set network.kind = "mlp"'
         )
-    return nn.Sequential(
+
+    def stream(outputs: int) -> list[nn.Module]:
+        return [WideLinear(64 * height * width, 512), nn.ReLU(), nn.Linear(512, outputs)]
+
+    convolutions = [
         PixelConv2d(channels, 32, 8, 4),
         nn.ReLU(),
         nn.Conv2d(32, 64, 4, 2),
@@ -101,10 +127,14 @@ def nature_dqn(input_shape: Sequence[int], num_actions: int) -> nn.Module:
         nn.Conv2d(64, 64, 3, 1),
         nn.ReLU(),
         nn.Flatten(),
-        WideLinear(64 * height * width, 512),
-        nn.ReLU(),
-        nn.Linear(512, num_actions),
-    )
+    ]
+    return nn.Sequential(*convolutions, *_head(stream, num_actions, dueling))
+
+
+def _head(stream: Callable[[int], list[nn.Module]], num_actions: int, dueling: bool) -> list[nn.Module]:
+    if not dueling:
+        return stream(num_actions)
+    return [Dueling(nn.Sequential(*stream(1)), nn.Sequential(*stream(num_actions)))]
 
 
 class ToFloat(nn.Module):
@@ -116,13 +146,18 @@ class ToFloat(nn.Module):
         return x.mul_(1 / 255) if observation.dtype == torch.uint8 else x
 
 
-def mlp(input_shape: Sequence[int], num_actions: int, hidden: Sequence[int]) -> nn.Module:
-    """Fully connected ReLU network with layers of ``hidden`` units."""
-    layers, width = [ToFloat()], int(np.prod(input_shape))
-    for units in hidden:
-        layers += [nn.Linear(width, units), nn.ReLU()]
-        width = units
-    return nn.Sequential(*layers, nn.Linear(width, num_actions))
+def mlp(input_shape: Sequence[int], num_actions: int, hidden: Sequence[int], dueling: bool = False) -> nn.Module:
+    """Fully connected ReLU network with layers of ``hidden`` units; each stream of a dueling one has the last."""
+    widths = [int(np.prod(input_shape)), *hidden]
+    last = max(len(hidden) - 1, 0)
+
+    def layers(widths: Sequence[int]) -> list[nn.Module]:
+        return [layer for shape in pairwise(widths) for layer in (nn.Linear(*shape), nn.ReLU())]
+
+    def stream(outputs: int) -> list[nn.Module]:
+        return [*layers(widths[last:]), nn.Linear(widths[-1], outputs)]
+
+    return nn.Sequential(ToFloat(), *layers(widths[: last + 1]), *_head(stream, num_actions, dueling))
 
 
 def make_network(
@@ -131,6 +166,7 @@ def make_network(
     input_shape: Sequence[int],
     num_actions: int,
     obs_dtype: np.dtype | type = np.float32,
+    dueling: bool = False,
 ) -> nn.Module:
     """Network of a kind: ``"nature"``, ``"mlp"``, or ``"module:attribute"``.
 
@@ -149,9 +185,9 @@ def make_network(
                 f'network.kind = "nature" needs stacked frames [stack, height, width], but this environment gives '
                 f'{list(input_shape)}; set network.kind = "mlp"'
             )
-        return nature_dqn(input_shape, num_actions)
+        return nature_dqn(input_shape, num_actions, dueling)
     if kind == "mlp":
-        return mlp(input_shape, num_actions, hidden)
+        return mlp(input_shape, num_actions, hidden, dueling)
     module_name, _, attribute = kind.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), attribute)
@@ -200,10 +236,12 @@ def count_parameters(
     input_shape: Sequence[int],
     num_actions: int,
     obs_dtype: np.dtype | type = np.float32,
+    dueling: bool = False,
 ) -> int:
     """Number of parameters of a network, without making their memory where the kind is a built-in one."""
     with torch.device("meta") if ":" not in kind else nullcontext():
-        return sum(p.numel() for p in make_network(kind, hidden, input_shape, num_actions, obs_dtype).parameters())
+        network = make_network(kind, hidden, input_shape, num_actions, obs_dtype, dueling)
+    return sum(p.numel() for p in network.parameters())
 
 
 def cpu_has_fast_bfloat16() -> bool:

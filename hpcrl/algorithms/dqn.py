@@ -2,7 +2,7 @@
 
 import torch
 
-from hpcrl.algorithms.td import LOSSES, q_learning_target, td_error
+from hpcrl.algorithms.td import LOSSES, double_q_learning_target, q_learning_target, td_error
 from hpcrl.networks import Replica, autocast
 from hpcrl.types import Batch
 
@@ -15,14 +15,25 @@ class Dqn:
     online, target : Replica
         The learner's network, and the copy whose values are bootstrapped from.
     loss : {"huber", "mse"}
+    double : bool
+        The online network chooses the next action and the target network values it (Double DQN).
     max_gradient_norm : float
         The whole gradient is scaled down to this norm; 0 leaves it alone.
     dtype : torch.dtype
         Arithmetic of the network; losses are float32.
     """
 
-    def __init__(self, online: Replica, target: Replica, *, loss: str, max_gradient_norm: float, dtype: torch.dtype):
-        self.online, self.target = online, target
+    def __init__(
+        self,
+        online: Replica,
+        target: Replica,
+        *,
+        loss: str,
+        double: bool,
+        max_gradient_norm: float,
+        dtype: torch.dtype,
+    ):
+        self.online, self.target, self.double = online, target, double
         self.loss, self.max_gradient_norm, self.dtype = LOSSES[loss], max_gradient_norm, dtype
 
     def gradient(self, batch: Batch) -> tuple[float, float]:
@@ -39,8 +50,12 @@ class Dqn:
         with autocast(device, self.dtype):
             with torch.no_grad():
                 q_target_t = self.target.network(s_t).float()
+                q_online_t = self.online.network(s_t).float() if self.double else None
             q_tm1 = self.online.network(s_tm1).float()
-        target = q_learning_target(r_t, discount_t, q_target_t)
+        if self.double:
+            target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
+        else:
+            target = q_learning_target(r_t, discount_t, q_target_t)
         loss = self.loss(td_error(q_tm1, a_tm1, target)).mean()
         loss.backward()
         if self.max_gradient_norm:
@@ -56,8 +71,8 @@ class EpsilonGreedy:
         self.replica, self.num_actions, self.rng, self.dtype = replica, num_actions, rng, dtype
 
     @torch.inference_mode()
-    def act(self, observation, epsilon: float):
-        """int64 ``[E]`` actions for observations ``[E, stack, ...]``.
+    def act(self, observation, epsilon):
+        """int64 ``[E]`` actions for observations ``[E, stack, ...]``; ``epsilon`` is a number or float64 ``[E]``.
 
         Draws one uniform and one action for every simulator whatever epsilon is, so that the random stream does not
         depend on it; the network is not run where no simulator is greedy.

@@ -1,6 +1,28 @@
 """Exploration schedules."""
 
+import numpy as np
+
 
 def linear(step: int, start: float, end: float, length: int) -> float:
     """Linear from ``start`` at 0 to ``end`` at ``length``, then constant (Nature DQN; Gorila: in global updates)."""
     return end if step >= length else start + (end - start) * step / length
+
+
+def ladder(members: np.ndarray, count: int, alpha: float) -> np.ndarray:
+    """Exponents ``1 + alpha * i / (N - 1)``: member ``i`` of ``N`` explores with ``epsilon`` to this power (Ape-X).
+
+    Parameters
+    ----------
+    members : int [E]
+        Each ``i``, from 0 to ``N - 1``.
+    count : int
+        ``N``.
+    alpha : float
+        0: all explore alike. Ape-X has 7, with epsilon 0.4 throughout.
+
+    Returns
+    -------
+    float64 [E]
+        1 for a member that is alone.
+    """
+    return 1 + alpha * np.asarray(members) / max(count - 1, 1)

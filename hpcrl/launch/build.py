@@ -12,7 +12,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcrl.algorithms.dqn import Dqn, EpsilonGreedy
-from hpcrl.algorithms.exploration import linear
+from hpcrl.algorithms.exploration import ladder, linear
 from hpcrl.algorithms.optimizers import make_optimizer
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
@@ -182,6 +182,7 @@ class Job:
             batch_size=config.learning.batch_size,
             learning_starts=config.replay.learning_starts_steps,
             slack_updates=0 if deterministic else len(members.learners),
+            block=config.learning.training_ratio == "block",
         )
         first = members.actors.index(role.index) * config.env.simulators if role.kind == "actor" else 0
         return lanes, ratio, first
@@ -261,6 +262,7 @@ def make_learner(job: Job, index: int) -> Learner:
             job.online,
             target,
             loss=config.learning.loss,
+            double=config.learning.double,
             max_gradient_norm=config.learning.max_gradient_norm,
             dtype=job.dtype,
         ),
@@ -282,15 +284,17 @@ def make_learner(job: Job, index: int) -> Learner:
     )
 
 
-def epsilon_schedule(config: Config) -> Callable[[int, int], float]:
-    """``epsilon(global_update, total_frames)`` of the configuration."""
-    exploration = config.exploration
+def epsilon_schedule(config: Config, actor: int, num_actors: int) -> Callable[[int, int], np.ndarray]:
+    """``epsilon(global_update, total_frames)`` of each simulator of an actor, float64 ``[E]``."""
+    exploration, simulators = config.exploration, config.env.simulators
+    members = actor * simulators + np.arange(simulators)
+    power = ladder(members, num_actors * simulators, exploration.ladder_alpha)
     fall = partial(
         linear, start=exploration.epsilon_start, end=exploration.epsilon_end, length=exploration.decay_length
     )
     if exploration.decay == "updates":
-        return lambda global_update, total_frames: fall(global_update)
-    return lambda global_update, total_frames: fall(total_frames)
+        return lambda global_update, total_frames: fall(global_update) ** power
+    return lambda global_update, total_frames: fall(total_frames) ** power
 
 
 def make_actor(job: Job, index: int) -> Actor:
@@ -313,7 +317,7 @@ def make_actor(job: Job, index: int) -> Actor:
         first_lane=first_lane,
         ratio=ratio,
         sync_period=config.actor.sync_period_steps,
-        epsilon=epsilon_schedule(config),
+        epsilon=epsilon_schedule(config, index, job.plan.num("actor")),
         count=count,
         reporter=job.reporter,
     )

@@ -8,7 +8,8 @@ from hpcrl.networks import count_parameters
 def network_arguments(config: Config) -> tuple:
     """Arguments of :func:`hpcrl.networks.make_network` and :func:`hpcrl.networks.count_parameters`."""
     spec, network = env_spec(**config.env.arguments()), config.network
-    return network.kind, network.hidden, (spec.stack, *spec.obs_shape), spec.num_actions, spec.obs_dtype
+    shape = (spec.stack, *spec.obs_shape)
+    return network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype, network.dueling
 
 
 def num_parameters(config: Config) -> int:

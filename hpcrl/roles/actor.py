@@ -30,7 +30,7 @@ class Actor:
     sync_period : int
         Steps of each simulator between two pulls; 1 is the paper's. [steps]
     epsilon : callable
-        ``epsilon(global_update, total_frames)``.
+        ``epsilon(global_update, total_frames)``: float64 ``[E]``.
     count : callable
         ``count(steps)`` adds to the job's total and returns it in frames.
     """
@@ -60,7 +60,7 @@ class Actor:
         self.first = np.ones(env.num_envs, bool)
         self.steps = self.acted_steps = 0
         self.total_frames = count(0)
-        self.epsilon = 1.0
+        self.epsilon = np.ones(env.num_envs)
         self.episode_return = np.zeros(env.num_envs)
         self.episode_steps = np.zeros(env.num_envs, np.int64)
 

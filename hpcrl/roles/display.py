@@ -41,6 +41,7 @@ class Progress:
     staleness_mean: float = math.nan
     gradients_accepted: int = 0
     gradients_dropped: int = 0
+    training_intensity: float = math.nan
     replay_fill: float = math.nan
     loss: float = math.nan
     mean_q: float = math.nan

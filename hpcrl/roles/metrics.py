@@ -8,7 +8,7 @@ import numpy as np
 FIELDS = {
     "episode": ("simulator", "episode_return", "length_steps", "total_frames", "global_update"),
     "actor": ("steps", "epsilon", "total_frames", "global_update"),
-    "learner": ("updates", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
+    "learner": ("updates", "trained", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
     "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum"),
     "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
 }
@@ -77,7 +77,7 @@ class Reporter:
                 "actor",
                 actor.index,
                 steps=actor.acted_steps,
-                epsilon=actor.epsilon,
+                epsilon=np.mean(actor.epsilon),
                 total_frames=actor.total_frames,
                 global_update=actor.replica.global_update,
             )
@@ -89,6 +89,7 @@ class Reporter:
                 "learner",
                 learner.index,
                 updates=learner.updates,
+                trained=learner.updates * learner.batch_size,
                 **learner.take_means(),
                 replay_fill=learner.replay.fill,
                 overwritten=learner.replay.overwritten,

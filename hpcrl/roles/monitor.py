@@ -70,6 +70,7 @@ class Sample(NamedTuple):
     updates: int
     accepted: float
     staleness: float
+    trained: float
 
 
 class Monitor:
@@ -274,6 +275,7 @@ class Monitor:
             self.counters.get("global_update"),
             self._sum("parameter_server", "accepted"),
             self._sum("parameter_server", "staleness_sum"),
+            self._sum("learner", "trained"),
         )
 
     def _measure(self, before: Sample) -> tuple[Sample, Progress]:
@@ -283,6 +285,7 @@ class Monitor:
         frames_per_second = (now.frames - before.frames) / seconds
         updates_per_second = (now.updates - before.updates) / seconds
         accepted = now.accepted - before.accepted
+        steps = (now.frames - before.frames) / self.frames_per_step
         shards = self.members["parameter_server"]
         lately = now.seconds - self.heartbeat_seconds
         alive = {
@@ -302,6 +305,7 @@ class Monitor:
             staleness_mean=(now.staleness - before.staleness) / accepted if accepted else float("nan"),
             gradients_accepted=round(now.accepted / shards),
             gradients_dropped=round(self._sum("parameter_server", "dropped") / shards),
+            training_intensity=(now.trained - before.trained) / steps if steps else float("nan"),
             replay_fill=self._mean("learner", "replay_fill"),
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),

@@ -45,11 +45,23 @@ class TrainingRatio:
     slack_updates : int
         Further updates that may be due before acting waits: 0 alternates strictly, 1 per learner lets actors go on
         while gradients are on their way.
+    block : bool
+        Whether the side that is ahead waits. If not, both go on as fast as they can (learning once it has started),
+        and what the ratio came to is in the run log.
     """
 
-    def __init__(self, tally: Tally, *, intensity: float, batch_size: int, learning_starts: int, slack_updates: int):
+    def __init__(
+        self,
+        tally: Tally,
+        *,
+        intensity: float,
+        batch_size: int,
+        learning_starts: int,
+        slack_updates: int,
+        block: bool = True,
+    ):
         self.tally, self.intensity, self.batch_size = tally, intensity, batch_size
-        self.learning_starts, self.slack_updates = learning_starts, slack_updates
+        self.learning_starts, self.slack_updates, self.block = learning_starts, slack_updates, block
 
     def _updates_due(self) -> float:
         owed = (self.tally.steps() - self.learning_starts) * self.intensity - self.tally.trained()
@@ -57,11 +69,13 @@ class TrainingRatio:
 
     def learner_due(self) -> bool:
         """Whether enough new experience is there for another minibatch."""
+        if not self.block:
+            return self.tally.steps() >= self.learning_starts
         return self._updates_due() >= 1
 
     def actor_may_step(self) -> bool:
         """Whether learning is not further behind than the slack allows."""
-        return self._updates_due() < 1 + self.slack_updates
+        return not self.block or self._updates_due() < 1 + self.slack_updates
 
     def add_steps(self, steps: int) -> None:
         """Count agent steps."""

@@ -38,7 +38,7 @@ STATE_FILE = "{}.h5"
 """State of one owner, named after it: ``parameter_server-0.h5``."""
 
 VERSIONS = {
-    "runlog": 1,
+    "runlog": 2,
     "manifest": 1,
     "parameter_server": 1,
     "learner": 1,
@@ -97,6 +97,7 @@ TABLES: dict[str, dict[str, Column]] = {
         "staleness_mean": Column("f8", "updates", "mean age of the gradients applied since the row before"),
         "gradients_accepted": Column("i8", "gradients", "applied so far, mean over the shards"),
         "gradients_dropped": Column("i8", "gradients", "refused as too old so far, mean over the shards"),
+        "training_intensity": Column("f8", "1", "transitions trained per step acted, since the row before"),
         "replay_fill": Column("f8", "1", "filled share of the replay memories, 0 to 1"),
         "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),
         "mean_q": Column("f8", "score", "mean value of the actions in the minibatches since the row before"),

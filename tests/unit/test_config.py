@@ -83,6 +83,7 @@ def test_no_cross_fault_about_a_key_that_is_itself_faulty():
         ("env", {"autoreset": "same_step"}, "env.autoreset"),
         ("env", {"max_episode_frames": 0}, "env.max_episode_frames"),
         ("network", {"kind": "resnet"}, "network.kind"),
+        ("network", {"kind": "own:Net", "dueling": True}, "network.dueling"),
         ("network", {"hidden": [64, 0]}, "network.hidden.1"),
         ("server", {"slots": 2}, "server.slots"),
         ("learning", {"learning_rate": float("nan")}, "learning.learning_rate"),

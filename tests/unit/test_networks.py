@@ -37,6 +37,31 @@ def test_nature_has_its_published_size(num_actions, expected):
     assert sum(p.numel() for p in nature_dqn((4, 84, 84), num_actions).parameters()) == expected
 
 
+def test_a_dueling_nature_has_two_wide_streams():
+    convolutions = nature_size(0) - (64 * 7 * 7 + 1) * 512
+    expected = convolutions + 2 * (64 * 7 * 7 + 1) * 512 + (512 + 1) * (6 + 1)
+    assert expected == 3_293_863
+    assert count_parameters("nature", (), (4, 84, 84), 6, dueling=True) == expected
+    network = make_network("nature", (), (4, 84, 84), 6, dueling=True)
+    assert network(torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)).shape == (3, 6)
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (4, 5)])
+def test_dueling_values_are_the_state_value_plus_centred_advantages(hidden):
+    torch.manual_seed(0)
+    network, x = mlp((1, 3), 4, hidden, dueling=True), torch.randn(6, 1, 3)
+    *trunk, head = network
+    features = x
+    for layer in trunk:
+        features = layer(features)
+    assert features.shape == (6, hidden[-2] if len(hidden) > 1 else 3)  # each stream has the last hidden layer
+    value, advantage = head.value(features), head.advantage(features)
+    assert (value.shape, advantage.shape) == ((6, 1), (6, 4))
+    q = network(x)
+    torch.testing.assert_close(q.mean(dim=1, keepdim=True), value)
+    torch.testing.assert_close(q - q[:, :1], advantage - advantage[:, :1])
+
+
 def test_nature_maps_bytes_to_action_values():
     frames = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
     assert nature_dqn((4, 84, 84), 6)(frames).shape == (3, 6)
@@ -320,10 +345,11 @@ def test_channels_last_is_only_another_layout(shape):
     assert pixels.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gradient_of_a_wide_layer_is_written_into_the_flat_vector(dtype):
+def test_the_gradient_of_a_wide_layer_is_written_into_the_flat_vector(dtype, dueling):
     torch.manual_seed(0)
-    network = make_network("nature", (), (4, 84, 84), 3)
+    network = make_network("nature", (), (4, 84, 84), 3, dueling=dueling)
     plain = copy.deepcopy(network)  # never switched on: autograd's own gradients
     flat = FlatParameters(network)
     flat.gradients.fill_(7.0)  # what an earlier batch left behind

@@ -26,17 +26,21 @@ def batch(size=16):
     )
 
 
-def dqn(online, target, *, loss="huber", max_gradient_norm=0.0):
-    return Dqn(online, target, loss=loss, max_gradient_norm=max_gradient_norm, dtype=torch.float32)
+def dqn(online, target, *, loss="huber", double=False, max_gradient_norm=0.0):
+    return Dqn(online, target, loss=loss, double=double, max_gradient_norm=max_gradient_norm, dtype=torch.float32)
 
 
-def independent(online, target, b, loss):
+def independent(online, target, b, loss, double):
     """Loss, mean value and flat gradient of a two-layer network, from its weights alone."""
     w1, b1, w2, b2 = (p.detach().clone().requires_grad_() for p in online.network.parameters())
     u1, c1, u2, c2 = (p.detach() for p in target.network.parameters())
     s_tm1, s_t = (torch.tensor(s).reshape(len(s), -1) for s in (b.s_tm1, b.s_t))
     q = torch.relu(s_tm1 @ w1.T + b1) @ w2.T + b2
-    best = torch.amax(torch.relu(s_t @ u1.T + c1) @ u2.T + c2, dim=1)
+    q_t = torch.relu(s_t @ u1.T + c1) @ u2.T + c2
+    best = torch.amax(q_t, dim=1)
+    if double:
+        chosen_t = (torch.relu(s_t @ w1.T + b1) @ w2.T + b2).argmax(dim=1)
+        best = torch.stack([row[action] for row, action in zip(q_t, chosen_t, strict=True)])
     y = torch.tensor(b.r_t) + torch.tensor(b.discount_t) * best
     chosen = (q * nn.functional.one_hot(torch.tensor(b.a_tm1), 4)).sum(dim=1)
     value = nn.functional.smooth_l1_loss(chosen, y) if loss == "huber" else nn.functional.mse_loss(chosen, y) / 2
@@ -44,11 +48,12 @@ def independent(online, target, b, loss):
     return value.item(), torch.amax(q, dim=1).mean().item(), torch.cat([g.reshape(-1) for g in gradient])
 
 
+@pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("loss", ["huber", "mse"])
-def test_the_gradient_equals_an_independent_one(loss):
+def test_the_gradient_equals_an_independent_one(loss, double):
     online, target, b = replica(0), replica(1), batch()
-    algorithm = dqn(online, target, loss=loss)
-    expected_loss, expected_q, expected = independent(online, target, b, loss)
+    algorithm = dqn(online, target, loss=loss, double=double)
+    expected_loss, expected_q, expected = independent(online, target, b, loss, double)
     for _ in range(2):  # the second time into gradients that are no longer zero
         found_loss, mean_q = algorithm.gradient(b)
         assert found_loss == pytest.approx(expected_loss, rel=1e-5)
@@ -86,7 +91,7 @@ def test_bfloat16_gradients_are_close():
     b = Batch(frames[0], np.arange(4) % 3, np.ones(4, np.float32), np.full(4, 0.9, np.float32), frames[1])
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
-        Dqn(online, target, loss="huber", max_gradient_norm=0, dtype=dtype).gradient(b)
+        Dqn(online, target, loss="huber", double=True, max_gradient_norm=0, dtype=dtype).gradient(b)
         assert online.flat.gradients.dtype == torch.float32
         gradients.append(online.flat.gradients.clone())
     assert (gradients[1] - gradients[0]).norm() < 0.05 * gradients[0].norm()
@@ -129,6 +134,13 @@ def test_without_epsilon_every_action_is_greedy():
 
 def test_ties_go_to_the_first_of_the_best():
     assert policy().act(np.array([[[2.0, 5.0, 5.0]], [[4.0, 4.0, 4.0]]], np.float32), 0.0).tolist() == [1, 0]
+
+
+def test_each_simulator_may_have_an_epsilon_of_its_own():
+    greedy = policy()
+    actions = np.array([greedy.act(VALUES, np.array([0.0, 1.0])) for _ in range(300)])
+    assert set(actions[:, 0]) == {1}
+    assert set(actions[:, 1]) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.6, 1.0])

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from hpcrl.algorithms.td import LOSSES, huber, q_learning_target, squared, td_error
+from hpcrl.algorithms.td import (
+    LOSSES,
+    double_q_learning_target,
+    huber,
+    q_learning_target,
+    squared,
+    td_error,
+)
 
 
 def test_target_by_hand():
@@ -13,6 +20,17 @@ def test_target_by_hand():
     q_target_t = torch.tensor([[2.0, 3.0], [100.0, 50.0], [-4.0, -2.0]])
     target = q_learning_target(r_t, discount_t, q_target_t)
     torch.testing.assert_close(target, torch.tensor([1 + 0.9 * 3, -1.0, 0.5 + 0.5 * -2]))
+
+
+def test_double_target_by_hand():
+    """The online network chooses, the target network values; equal networks give the plain target."""
+    r_t, discount_t = torch.tensor([1.0, -1.0, 0.5]), torch.tensor([0.9, 0.0, 0.5])
+    q_online_t = torch.tensor([[9.0, 0.0], [0.0, 1.0], [-4.0, -2.0]])
+    q_target_t = torch.tensor([[2.0, 3.0], [100.0, 50.0], [7.0, -2.0]])
+    target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
+    torch.testing.assert_close(target, torch.tensor([1 + 0.9 * 2, -1.0, 0.5 + 0.5 * -2]))
+    same = double_q_learning_target(r_t, discount_t, q_target_t, q_target_t)
+    torch.testing.assert_close(same, q_learning_target(r_t, discount_t, q_target_t))
 
 
 def test_td_error_by_hand():
@@ -71,7 +89,11 @@ def test_only_the_taken_action_gets_a_gradient_and_the_target_none():
     q_tm1, a_tm1, r_t, discount_t, q_target_t = random_batch(batch=8)
     q_tm1.requires_grad_()
     q_target_t.requires_grad_()
-    squared(td_error(q_tm1, a_tm1, q_learning_target(r_t, discount_t, q_target_t))).sum().backward()
+    q_online_t = torch.ones_like(q_target_t).requires_grad_()
+    target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
+    target = target + q_learning_target(r_t, discount_t, q_target_t)
+    squared(td_error(q_tm1, a_tm1, target)).sum().backward()
     assert q_target_t.grad is None
+    assert q_online_t.grad is None
     assert (q_tm1.grad != 0).sum(dim=1).tolist() == [1] * 8
     assert (q_tm1.grad != 0).long().argmax(dim=1).tolist() == a_tm1.tolist()

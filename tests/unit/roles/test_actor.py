@@ -217,7 +217,7 @@ def test_reports_carry_the_actors_counts():
     actor.step()
     assert reports.of("actor")[-1] == {
         "steps": 1,
-        "epsilon": pytest.approx(7.001),
+        "epsilon": pytest.approx(7.001),  # the mean over its simulators
         "total_frames": 1004,
         "global_update": 7,
     }

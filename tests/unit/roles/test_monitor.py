@@ -191,6 +191,20 @@ def test_counts_of_gradients_are_means_over_the_shards(make, clock):
     assert (second["gradients_accepted"], second["staleness_mean"]) == (16, 3.0)
 
 
+def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
+    """Transitions trained by all learners per agent step of all actors (a step is 4 frames here)."""
+    monitor = make(members={"parameter_server": 2, "actor": 1, "learner": 2})
+    later(monitor, clock, 10)
+    monitor.reports.push(0, "learner", 0, trained=320)
+    monitor.reports.push(1, "learner", 1, trained=160)
+    later(monitor, clock, 10, frames=400)
+    monitor.reports.push(0, "learner", 0, trained=480)
+    later(monitor, clock, 10, frames=800)
+    intensity = [row["training_intensity"] for row in monitor.runlog.of("progress")]
+    assert np.isnan(intensity[0])
+    assert intensity[1:] == [4.8, 0.8]
+
+
 def test_evaluations_are_logged(make, clock, caplog):
     monitor = make()
     monitor.reports.push(0, "evaluator", 0, global_update=90, episodes=30, mean_return=1.5)

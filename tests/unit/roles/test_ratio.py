@@ -74,6 +74,17 @@ def test_slack_lets_actors_run_ahead_by_so_many_updates(slack):
     assert ratio.learner_due() == (slack > 0)
 
 
+def test_when_it_only_reports_nobody_waits_but_learning_has_a_start():
+    ratio = make(block=False, learning_starts=5)
+    assert [ratio.learner_due(), ratio.actor_may_step()] == [False, True]
+    ratio.add_steps(5)
+    for _ in range(100):  # learning far ahead of acting
+        assert ratio.learner_due()
+        ratio.add_update()
+    ratio.add_steps(10**6)  # and far behind
+    assert ratio.actor_may_step()
+
+
 def test_ranks_that_share_a_memory_share_its_tally():
     tally = LocalTally()
     actor, learner = (
