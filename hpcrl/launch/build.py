@@ -19,12 +19,12 @@ from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.resume import load_shard
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import network_arguments, num_parameters
-from hpcrl.launch.topology import Plan, Role, lane_capacity, shard_bounds
+from hpcrl.launch.topology import Plan, lane_capacity, shard_bounds
 from hpcrl.networks import Replica, make_network, resolve_precision
 from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype, shortest_capacity
 from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.actor import Actor
-from hpcrl.roles.checkpointing import CheckpointKeeper, StateWriter, owner_name
+from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name
 from hpcrl.roles.display import make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.learner import Learner
@@ -44,6 +44,9 @@ from hpcrl.transport.window import wait_for_all
 
 REPORT_RECORDS = 256
 """Reports of one rank that may wait for the monitor before further ones are dropped."""
+
+KEEPING_KINDS = ("parameter_server",)
+"""Kinds of roles that have a state to keep."""
 
 
 @dataclass
@@ -70,7 +73,9 @@ class Job:
         self.servers, self.learners = plan.ranks_of("parameter_server"), plan.ranks_of("learner")
         self.monitor_rank = plan.ranks_of("monitor")[0]
         self.bounds = shard_bounds(num_parameters(config), len(self.servers))
-        self.owners = [owner_name(Role("parameter_server", i)) for i in range(len(self.servers))]
+        self.deterministic = config.run.lock_step or plan.layout == "serial"
+        names = {r.rank: [owner_name(role) for role in r.roles if role.kind in KEEPING_KINDS] for r in plan.ranks}
+        self.owners = {rank: owned for rank, owned in names.items() if owned}
         self._make_windows()
         restored = self.checkpoint.attributes if self.checkpoint else {}
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
@@ -120,7 +125,7 @@ class Job:
             )
         )
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
-        names += [f"written/{owner}" for owner in self.owners]
+        names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
         self.counters = self._keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
@@ -175,13 +180,12 @@ class Job:
             )
             lanes = Lanes(shared.array, SharedCursors(shared, num_lanes), **sizes)
             tally = SharedTally(shared, 2 * num_lanes)
-        deterministic = config.run.lock_step or self.plan.layout == "serial"
         ratio = TrainingRatio(
             tally,
             intensity=config.learning.training_intensity,
             batch_size=config.learning.batch_size,
             learning_starts=config.replay.learning_starts_steps,
-            slack_updates=0 if deterministic else len(members.learners),
+            slack_updates=0 if self.deterministic else len(members.learners),
             block=config.learning.training_ratio == "block",
         )
         first = members.actors.index(role.index) * config.env.simulators if role.kind == "actor" else 0
@@ -373,6 +377,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         submit=writer.submit,
         keep_last=config.checkpoint.keep_last,
         keep_every=config.checkpoint.keep_every,
+        wait=job.deterministic,
     )
     kinds = ("parameter_server", "learner", "actor")  # these report all the time
     monitor = Monitor(
@@ -411,12 +416,12 @@ def make_roles(job: Job) -> list:
     """The roles of this rank, in the order in which its loop steps them; collective over each replay memory."""
     if job.plan.layout == "split":
         _split_memories(job)
-    roles = []
-    for kind, index in job.rank_plan.roles:
-        role = MAKERS[kind](job, index)
-        roles.append(role)
-        if kind == "parameter_server":
-            roles.append(StateWriter(role, counters=job.counters, run_dir=job.run_dir))
+    roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
+    owners = [RoleState(role) for role in roles if role.kind in KEEPING_KINDS]
+    if owners:
+        roles.append(
+            StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
+        )
     return roles
 
 

@@ -263,7 +263,8 @@ def _serial(world_size: int, evaluators: int) -> dict[int, list[Role]]:
             f"the serial layout has 1 rank, but the job has {world_size}: start it without mpiexec, "
             'or set topology.layout="bundled"'
         )
-    kinds = ["parameter_server", "actor", "learner", *["evaluator"] * evaluators, "monitor"]
+    # In this order no gradient is on its way when a round ends, which is where checkpoints are cut.
+    kinds = ["actor", "learner", "parameter_server", *["evaluator"] * evaluators, "monitor"]
     return {0: [Role(kind, 0) for kind in kinds]}
 
 

@@ -1,14 +1,16 @@
 """Writing checkpoints while training goes on, without a collective.
 
-The monitor makes the directory and sets the counter ``checkpoint``; every owner of state sees it, copies its state,
-writes it in a thread and sets its own counter; when all have, the monitor finishes the checkpoint.
+The monitor makes the directory and sets the counter ``checkpoint``; every rank sees it between two rounds of its loop,
+copies the state of all its owners, writes it in a thread and says so in a counter of its own; when all have, the
+monitor finishes the checkpoint.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import checkpoint
@@ -17,9 +19,19 @@ from hpcrl.transport.counters import Counters
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-"""How often an owner looks whether a checkpoint is asked for."""
+"""How often a rank looks whether a checkpoint is asked for."""
 ATTEMPTS = 1000
 """A request is the number ``global_update * ATTEMPTS + attempt``, so that a failed one can be made again."""
+
+
+class Owner(Protocol):
+    """Whose state belongs into a checkpoint, in a file of its own."""
+
+    name: str
+    """of the file, say ``learner-0``"""
+
+    def cut(self) -> Callable[[Path], None]:
+        """Copy what training would change, and return what writes it all to a path; that is called in a thread."""
 
 
 def owner_name(role) -> str:
@@ -27,17 +39,40 @@ def owner_name(role) -> str:
     return f"{role.kind}-{role.index}"
 
 
-class StateWriter:
-    """Writes the state of one role into a checkpoint when the monitor asks for one.
+class RoleState:
+    """The state of a role as an :class:`Owner`."""
 
-    The counters hold the request that is made, and that each owner has answered; negative where writing failed.
+    def __init__(self, role):
+        self.role, self.name = role, owner_name(role)
+
+    def cut(self) -> Callable[[Path], None]:
+        """Copy the state of the role; what is returned writes it."""
+        state = self.role.state()
+        return lambda path: checkpoint.write_state(path, self.role.kind, state, {})
+
+
+class StateWriter:
+    """Writes the state of everything on one rank into a checkpoint when the monitor asks for one.
+
+    It is the last in its rank's loop, so all owners are cut between the same two rounds. The counters hold the request
+    that is made, and for each rank the one it has answered (negative where writing failed) and how long its loop was
+    held for it.
+
+    Parameters
+    ----------
+    rank : int
+    owners : sequence of Owner
+    counters : Counters
+    run_dir : Path
+    wait : bool
+        Hold the loop until everything is written. Else training goes on, and owners that are not copied at once (replay
+        memories) are each cut at their own time.
     """
 
     kind = "state_writer"
 
-    def __init__(self, role, *, counters: Counters, run_dir: Path):
-        self.role, self.counters, self.run_dir = role, counters, run_dir
-        self.name = owner_name(role)
+    def __init__(self, rank: int, owners: Sequence[Owner], *, counters: Counters, run_dir: Path, wait: bool):
+        self.rank, self.owners, self.counters, self.run_dir, self.wait = rank, owners, counters, run_dir, wait
         self._request = counters.get("checkpoint")
         self._next_look = 0.0
         self._thread: threading.Thread | None = None
@@ -46,31 +81,41 @@ class StateWriter:
     def step(self) -> bool:
         """Start writing when asked, and say so when written."""
         if self._thread is not None:
-            if self._thread.is_alive():
-                return False
-            self._thread = None
-            self.counters.set(f"written/{self.name}", self._outcome)
-            return True
+            return self._answer()
         if time.monotonic() < self._next_look:
             return False
-        self._next_look = time.monotonic() + LOOK_SECONDS
+        self._next_look = time.monotonic() + (0.0 if self.wait else LOOK_SECONDS)
         request = self.counters.get("checkpoint")
         if request == self._request:
             return False
-        self._request = request
-        state = self.role.state()  # a copy: training goes on while the thread writes
-        self._thread = threading.Thread(target=self._write, args=(request, state), daemon=True)
+        self._request, began = request, time.monotonic()
+        writes = {owner.name: owner.cut() for owner in self.owners}
+        self._thread = threading.Thread(target=self._write, args=(request, writes), name="state writer", daemon=True)
         self._thread.start()
+        if self.wait:
+            self._thread.join()
+        self.counters.set(f"held/{self.rank}", round(1e6 * (time.monotonic() - began)))
+        if self.wait:
+            self._answer()
         return True
 
-    def _write(self, request: int, state: dict) -> None:
+    def _answer(self) -> bool:
+        if self._thread.is_alive():
+            return False
+        self._thread = None
+        self.counters.set(f"written/{self.rank}", self._outcome)
+        return True
+
+    def _write(self, request: int, writes: Mapping[str, Callable[[Path], None]]) -> None:
         directory = checkpoint.unfinished_dir(self.run_dir, request // ATTEMPTS)
-        try:
-            checkpoint.write_state(checkpoint.state_path(directory, self.name), self.role.kind, state, {})
-            self._outcome = request
-        except StorageError as error:
-            log.warning("%s could not write its checkpoint: %s", self.name, error)
-            self._outcome = -request
+        for name, write in writes.items():
+            try:
+                write(checkpoint.state_path(directory, name))
+            except StorageError as error:
+                log.warning("%s could not write its checkpoint: %s", name, error)
+                self._outcome = -request
+                return
+        self._outcome = request
 
 
 class CheckpointKeeper:
@@ -78,12 +123,14 @@ class CheckpointKeeper:
 
     Parameters
     ----------
-    owners : list of str
-        Names of all owners of state.
+    owners : mapping of int to list of str
+        Rank to the names of its owners of state.
     attributes : callable
         What the manifest is to say beside the owners' states; called when a checkpoint begins.
     submit : callable
         Runs a function in the writer thread; disks never delay a server.
+    wait : bool
+        Make the directory before :meth:`begin` returns, so that the cut follows in the same round of a serial run.
     """
 
     def __init__(
@@ -91,14 +138,15 @@ class CheckpointKeeper:
         *,
         run_dir: Path,
         counters: Counters,
-        owners: list[str],
+        owners: Mapping[int, Sequence[str]],
         attributes: Callable[[], dict],
         submit: Callable[[Callable[[], None]], None],
         keep_last: int,
         keep_every: int,
+        wait: bool,
     ):
         self.run_dir, self.counters, self.owners, self.attributes = run_dir, counters, owners, attributes
-        self.submit, self.keep_last, self.keep_every = submit, keep_last, keep_every
+        self.submit, self.keep_last, self.keep_every, self.wait = submit, keep_last, keep_every, wait
         self.busy = False
         self.written = 0
         self.failed = 0
@@ -114,6 +162,8 @@ class CheckpointKeeper:
         self._attempt = self._attempt % (ATTEMPTS - 1) + 1
         self._request = global_update * ATTEMPTS + self._attempt
 
+        tried = threading.Event()
+
         def make() -> None:
             try:
                 checkpoint.begin(self.run_dir, global_update)
@@ -121,8 +171,11 @@ class CheckpointKeeper:
             except StorageError as error:
                 log.warning("no checkpoint at update %d: %s", global_update, error)
                 self._state = "failed"
+            tried.set()
 
         self.submit(make)
+        if self.wait:
+            tried.wait()
 
     def step(self) -> None:
         """Take the next step of the checkpoint under way, if there is one."""
@@ -130,9 +183,10 @@ class CheckpointKeeper:
             self.counters.set("checkpoint", self._request)
             self._state = "writing"
         elif self._state == "writing":
-            said = [self.counters.get(f"written/{name}") for name in self.owners]
+            said = [self.counters.get(f"written/{rank}") for rank in self.owners]
             if all(abs(word) == self._request for word in said):
                 self._state = "finishing"
+                self._longest_held = max((self.counters.get(f"held/{rank}") / 1e3, rank) for rank in self.owners)
                 good = all(word == self._request for word in said)
                 self.submit(self._finish if good else self._discard)
         elif self._state in ("done", "failed"):
@@ -143,9 +197,15 @@ class CheckpointKeeper:
     def _finish(self) -> None:
         directory = checkpoint.unfinished_dir(self.run_dir, self._update)
         try:
-            checkpoint.finish(directory, self.owners, [], self._attributes)
+            owners = [name for names in self.owners.values() for name in names]
+            checkpoint.finish(directory, owners, [], self._attributes)
             checkpoint.prune(self.run_dir, self.keep_last, self.keep_every)
-            log.info("checkpoint of update %d written in %.1f s", self._update, time.monotonic() - self._began)
+            log.info(
+                "checkpoint of update %d written in %.1f s; training was held for at most %.1f ms (rank %d)",
+                self._update,
+                time.monotonic() - self._began,
+                *self._longest_held,
+            )
             self._state, self._last_good = "done", self._update
         except StorageError as error:
             log.warning("checkpoint of update %d could not be finished: %s", self._update, error)

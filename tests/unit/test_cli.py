@@ -58,7 +58,7 @@ def test_keys_need_neither_torch_nor_mpi():
 def test_plan_prints_map_and_forecast_without_mpi():
     run = hpcrl("plan", CATCH)
     assert run.returncode == 0, run.stderr
-    assert "parameter_server 0, actor 0, learner 0, monitor 0" in run.stdout
+    assert "actor 0, learner 0, parameter_server 0, monitor 0" in run.stdout
     assert "7,619 parameters (30.5 kB); replay memories: 1, 641 kB in all" in run.stdout
     assert "mpi4py" not in imports("plan", CATCH)
 

@@ -28,7 +28,7 @@ def make(world_size, nodes=None, **changes):
 
 def test_serial_holds_every_role_in_one_rank():
     p = make(1, layout="serial", evaluators=1)
-    assert [role.kind for role in p.roles_of(0)] == ["parameter_server", "actor", "learner", "evaluator", "monitor"]
+    assert [role.kind for role in p.roles_of(0)] == ["actor", "learner", "parameter_server", "evaluator", "monitor"]
     assert p.ranks[0].threads == 8
     assert p.memories == (Memory((0,), (0,), 0),)
 

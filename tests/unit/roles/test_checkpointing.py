@@ -1,11 +1,13 @@
 """Checkpoints written by their owners while training goes on, in every order that may happen."""
 
+import threading
+
 import numpy as np
 import pytest
 from fakes import FakeCounters
 
 from hpcrl.roles import checkpointing
-from hpcrl.roles.checkpointing import CheckpointKeeper, StateWriter
+from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter
 from hpcrl.storage import checkpoint as checkpoints
 
 
@@ -20,19 +22,23 @@ class Shard:
 
 
 class Job:
-    """Two owners of state and a keeper; what is submitted runs when the test says so, or at once."""
+    """Two ranks with an owner of state each, and a keeper; what is submitted runs when the test says so, or at once."""
 
-    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3):
+    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3, wait=False):
         self.run_dir, self.counters, self.shards = run_dir, FakeCounters(), [Shard(0), Shard(1)]
-        self.writers = [StateWriter(s, counters=self.counters, run_dir=run_dir) for s in self.shards]
+        self.writers = [
+            StateWriter(rank, [RoleState(shard)], counters=self.counters, run_dir=run_dir, wait=wait)
+            for rank, shard in enumerate(self.shards)
+        ]
         self.keeper = CheckpointKeeper(
             run_dir=run_dir,
             counters=self.counters,
-            owners=[writer.name for writer in self.writers],
+            owners={writer.rank: [owner.name for owner in writer.owners] for writer in self.writers},
             attributes=lambda: {"total_frames": 4 * self.shards[0].version},
             submit=submit,
             keep_last=keep_last,
             keep_every=0,
+            wait=wait,
         )
 
     def train(self, version):
@@ -152,7 +158,7 @@ def test_an_owner_that_cannot_write_costs_this_checkpoint_and_no_more(tmp_path):
     unfinished = checkpoints.unfinished_dir(tmp_path, 5)
     (unfinished / "parameter_server-1.h5").mkdir()  # the second owner finds its file's name taken
     job.write(job.writers[1])
-    assert job.counters.get("written/parameter_server-1") == -job.counters.get("checkpoint")
+    assert job.counters.get("written/1") == -job.counters.get("checkpoint")
     job.keeper.step()
     job.keeper.step()
     assert (job.keeper.written, job.keeper.failed, job.keeper.busy) == (1, 1, False)
@@ -186,3 +192,62 @@ def test_owners_look_only_now_and_then(tmp_path, monkeypatch):
     for _ in range(5):
         assert not job.writers[0].step()
     assert job.counters.looks == looks + 1
+
+
+class Memory:
+    """An owner whose bytes are written while training goes on."""
+
+    name = "replay-0"
+
+    def __init__(self):
+        self.released = threading.Event()
+
+    def cut(self):
+        def write(path):
+            assert self.released.wait(30)
+            checkpoints.write_state(path, "learner", {"records": np.arange(3)}, {})
+
+        return write
+
+
+def test_all_owners_of_a_rank_are_cut_in_the_same_round_and_answer_together(tmp_path):
+    counters, shard, memory = FakeCounters(), Shard(0), Memory()
+    writer = StateWriter(7, [RoleState(shard), memory], counters=counters, run_dir=tmp_path, wait=False)
+    checkpoints.begin(tmp_path, 5)
+    counters.set("checkpoint", 5 * checkpointing.ATTEMPTS + 1)
+    shard.version = 5
+    assert writer.step()
+    shard.version = 6  # training goes on
+    assert not writer.step()
+    assert "written/7" not in counters.values
+    memory.released.set()
+    writer._thread.join()
+    assert writer.step()
+    assert counters.get("written/7") == 5 * checkpointing.ATTEMPTS + 1
+    directory = checkpoints.unfinished_dir(tmp_path, 5)
+    arrays, _ = checkpoints.read_state(checkpoints.state_path(directory, "parameter_server-0"), "parameter_server")
+    assert arrays["version"] == 5
+    assert checkpoints.state_path(directory, "replay-0").exists()
+
+
+def test_where_the_loop_waits_all_is_written_and_answered_in_the_round_of_the_request(tmp_path):
+    job = Job(tmp_path, wait=True, submit=lambda task: threading.Timer(0.05, task).start())
+    job.train(4)
+    job.keeper.begin(4)  # returns when the directory is there
+    job.keeper.step()
+    for writer in job.writers:
+        assert writer.step()
+    request = job.counters.get("checkpoint")
+    assert [job.counters.get(f"written/{rank}") for rank in (0, 1)] == [request, request]
+
+
+def test_the_longest_time_that_a_loop_was_held_is_reported(tmp_path, caplog):
+    caplog.set_level("INFO")
+    job = Job(tmp_path)
+    job.keeper.begin(2)
+    job.keeper.step()
+    for writer in job.writers:
+        job.write(writer)
+    job.counters.set("held/1", 12_345)
+    job.keeper.step()
+    assert "held for at most 12.3 ms (rank 1)" in caplog.text
