@@ -1,5 +1,6 @@
 """The command line. Each command imports what it needs, so that ``--help`` and ``plan --keys`` start at once."""
 
+import contextlib
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcrl.errors import ConfigError, HpcrlError, StorageError
+from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError, HpcrlError, StorageError
 
 if TYPE_CHECKING:
     from hpcrl.config import Config
@@ -95,6 +96,35 @@ def stop(run: RunPath) -> None:
     except OSError as error:
         raise StorageError(f"{run / 'stop'}: cannot be written: {error.strerror}") from error
     typer.echo(f"asked {run} to stop")
+
+
+@app.command()
+def watch(
+    run: RunPath,
+    display: Annotated[str, typer.Option(help="auto, rich or plain.")] = "auto",
+) -> None:
+    """Follow a run by its files, on any machine that sees them: live, ended or killed."""
+    if display not in ("auto", "rich", "plain"):
+        raise ConfigError(f"expected --display auto, rich or plain, got {display!r}")
+    from hpcrl.launch.watch import main as watch_main
+
+    with contextlib.suppress(KeyboardInterrupt):
+        watch_main(run, display)
+
+
+@app.command()
+def inspect(
+    run: RunPath,
+    verify: Annotated[bool, typer.Option(help="Read every checkpoint in full and compare its checksums.")] = True,
+) -> None:
+    """List the checkpoints and the run log of a run, and say whether they are sound."""
+    from rich.console import Console
+
+    from hpcrl.launch.inspect import inspect_run, render
+
+    found = inspect_run(run, verify)
+    render(run, found, verify, Console())
+    sys.exit(EXIT_FINISHED if found.sound else EXIT_FAULT)
 
 
 @app.command()

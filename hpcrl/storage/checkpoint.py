@@ -38,6 +38,8 @@ class Checkpoint:
     """What `finish` was given: counters, seed and the like."""
     files: dict[str, dict]
     """For each owner: file name, bytes and sha256."""
+    header: dict
+    """See `schema.header`: format version, program version and date."""
 
 
 def checkpoint_dir(run_dir: Path, global_update: int) -> Path:
@@ -175,7 +177,7 @@ def finish(directory: Path, owners: Sequence[str], absent: Sequence[str], attrib
         manifest = {
             **schema.header("manifest"),
             "global_update": int(re.fullmatch(schema.CHECKPOINT_PATTERN, final.name)[1]),
-            "number": max((found.number for found in _readable(directory.parent)[0]), default=0) + 1,
+            "number": max((found.number for found in list_checkpoints(final.parents[1])[0]), default=0) + 1,
             "files": files,
             "absent": list(absent),
             "attributes": dict(attributes),
@@ -212,6 +214,7 @@ def read_manifest(directory: Path) -> Checkpoint:
             absent=tuple(manifest["absent"]),
             attributes=manifest["attributes"],
             files=manifest["files"],
+            header={name: manifest[name] for name in schema.header("manifest")},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise storage_error("read", path, error) from error
@@ -229,13 +232,40 @@ def latest(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
     skipped
         (directory, reason) of each damaged one that was passed over.
     """
-    found, skipped = _readable(Path(run_dir) / schema.CHECKPOINTS_DIRECTORY)
+    found, skipped = list_checkpoints(run_dir)
     for checkpoint in reversed(found):
-        fault = _fault(checkpoint)
+        fault = find_fault(checkpoint)
         if fault is None:
             return checkpoint, skipped
         skipped.append((checkpoint.path, fault))
     return None, skipped
+
+
+def list_checkpoints(run_dir: Path) -> tuple[list[Checkpoint], list[tuple[Path, str]]]:
+    """Return the checkpoints whose manifest can be read, oldest first, and (directory, reason) of the others."""
+    found, damaged = [], []
+    for path in sorted((Path(run_dir) / schema.CHECKPOINTS_DIRECTORY).glob("step-*")):
+        if not re.fullmatch(schema.CHECKPOINT_PATTERN, path.name):
+            continue
+        try:
+            found.append(read_manifest(path))
+        except StorageError as error:
+            damaged.append((path, str(error)))
+    # By order of writing, not by update: a run that fell back to an older checkpoint writes lower updates again.
+    return sorted(found, key=lambda checkpoint: checkpoint.number), damaged
+
+
+def find_fault(checkpoint: Checkpoint) -> str | None:
+    """Compare the size and checksum of every file with the manifest; return what differs. All bytes are read."""
+    for owner, expected in checkpoint.files.items():
+        try:
+            found = _describe(state_path(checkpoint.path, owner))
+        except OSError as error:
+            return str(storage_error("read", state_path(checkpoint.path, owner), error))
+        if found != expected:
+            what = "bytes" if found["bytes"] != expected["bytes"] else "sha256"
+            return f"{found['name']}: expected {what} {expected[what]}, found {found[what]}"
+    return None
 
 
 def prune(run_dir: Path, keep_last: int, keep_every: int) -> list[Path]:
@@ -253,8 +283,7 @@ def prune(run_dir: Path, keep_last: int, keep_every: int) -> list[Path]:
     StorageError
         One cannot be removed.
     """
-    directory = Path(run_dir) / schema.CHECKPOINTS_DIRECTORY
-    found, damaged = _readable(directory)
+    found, damaged = list_checkpoints(run_dir)
     last = found[-max(1, keep_last) :]
     forever = [checkpoint for checkpoint in found if keep_every and checkpoint.number % keep_every == 0]
     kept = {checkpoint.path for checkpoint in last + forever}
@@ -313,32 +342,6 @@ def flatten(nested: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
             )
         flat[f"{prefix}{name}"] = array
     return flat
-
-
-def _readable(directory: Path) -> tuple[list[Checkpoint], list[tuple[Path, str]]]:
-    """Return the checkpoints whose manifest can be read, oldest first, and (directory, reason) of the others."""
-    found, damaged = [], []
-    for path in sorted(directory.glob("step-*")):
-        if not re.fullmatch(schema.CHECKPOINT_PATTERN, path.name):
-            continue
-        try:
-            found.append(read_manifest(path))
-        except StorageError as error:
-            damaged.append((path, str(error)))
-    # By order of writing, not by update: a run that fell back to an older checkpoint writes lower updates again.
-    return sorted(found, key=lambda checkpoint: checkpoint.number), damaged
-
-
-def _fault(checkpoint: Checkpoint) -> str | None:
-    for owner, expected in checkpoint.files.items():
-        try:
-            found = _describe(state_path(checkpoint.path, owner))
-        except OSError as error:
-            return str(storage_error("read", state_path(checkpoint.path, owner), error))
-        if found != expected:
-            what = "bytes" if found["bytes"] != expected["bytes"] else "sha256"
-            return f"{found['name']}: expected {what} {expected[what]}, found {found[what]}"
-    return None
 
 
 def _describe(path: Path) -> dict:

@@ -131,11 +131,11 @@ def _read(path: Path) -> Holder | None:
 
 def is_alive(run_dir: Path, holder: Holder) -> bool:
     """Whether the holder of a lock still runs; waits up to ``SILENT_SECONDS`` where only its touches can tell."""
-    alive = _seen(holder)
+    alive = is_seen(holder)
     return _touched(Path(run_dir) / schema.LOCK_FILE) if alive is None else alive
 
 
-def _seen(holder: Holder) -> bool | None:
+def is_seen(holder: Holder) -> bool | None:
     """Whether the holder's process is there; None where that cannot be seen from here."""
     me = _me()
     if holder.job_id and holder.job_id == me.job_id and holder.restarts != me.restarts:

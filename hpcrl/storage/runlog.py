@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -210,6 +211,32 @@ def read_runlog(run_dir: Path, table: str) -> dict[str, np.ndarray]:
         kept.append({name: column[alive] for name, column in rows.items()})
         last_update, last_frames = min(last_update, resumed_update), min(last_frames, resumed_frames)
     return {name: np.concatenate([rows[name] for rows in reversed(kept)]) for name in schema.TABLES[table]}
+
+
+class Segment(NamedTuple):
+    """One file of a run log: what a start of the run wrote."""
+
+    path: Path
+    attributes: dict
+    """of the file: format version, program version, date, host, seed, where it resumed"""
+    rows: dict[str, int]
+    """committed rows of each table"""
+
+
+def list_segments(run_dir: Path) -> tuple[list[Segment], list[tuple[Path, str]]]:
+    """Return the segments of a run, oldest first, and (file, reason) of those that cannot be read."""
+    found, faults = [], []
+    for _, path in _segments(Path(run_dir)):
+        try:
+            with _open_to_read(path) as file:
+                schema.check_header(file.attrs, "runlog", path)
+                rows = {table: int(file[table][schema.COMMITTED_ROWS][0]) for table in schema.TABLES}
+                found.append(Segment(path, dict(file.attrs), rows))
+        except (OSError, RuntimeError, KeyError) as error:
+            faults.append((path, str(storage_error("read", path, error))))
+        except StorageError as error:
+            faults.append((path, str(error)))
+    return found, faults
 
 
 def _segments(run_dir: Path) -> list[tuple[int, Path]]:

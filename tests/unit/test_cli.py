@@ -55,6 +55,12 @@ def test_keys_need_neither_torch_nor_mpi():
     assert not imports("plan", "--keys") & {"torch", "mpi4py", "numpy", "h5py"}
 
 
+@pytest.mark.parametrize("command", ["watch", "inspect"])
+def test_looking_at_a_run_needs_neither_torch_nor_mpi(command, tmp_path):
+    (tmp_path / "config.toml").write_text((ROOT / "configs" / "catch_serial.toml").read_text())
+    assert not imports(command, str(tmp_path)) & {"torch", "mpi4py", "gymnasium"}
+
+
 def test_plan_prints_map_and_forecast_without_mpi():
     run = hpcrl("plan", CATCH)
     assert run.returncode == 0, run.stderr
