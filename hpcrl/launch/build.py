@@ -40,7 +40,7 @@ from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
 from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
-from hpcrl.transport.window import wait_for_all
+from hpcrl.transport.waiting import wait_for_all
 
 REPORT_RECORDS = 256
 """Reports of one rank that may wait for the monitor before further ones are dropped."""

@@ -21,6 +21,7 @@ from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, St
 from hpcrl.launch.launcher import check_world_size
 from hpcrl.launch.signals import stop_on_signals
 from hpcrl.launch.topology import Plan, plan
+from hpcrl.transport.waiting import Backoff, wait_for_all
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ def _on_all(comm: MPI.Intracomm, do: Callable[[], Any]) -> Any:
         result = do()
     except HpcrlError as error:
         mine = error
+    wait_for_all(comm)  # ranks that arrive first must not spin on the cores of those that still load or read
     for error in comm.allgather(mine):
         if error is not None:
             raise error
@@ -177,9 +179,9 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     from hpcrl.roles.stopping import FINISHED
     from hpcrl.storage import schema
     from hpcrl.transport.watchdog import Watchdog
-    from hpcrl.transport.window import Backoff, wait_for_all
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+    wait_for_all(comm)  # loading torch takes seconds, and longer where ranks share cores
     watchdog = Watchdog(place, config.run.stall_seconds, comm.Abort)
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()

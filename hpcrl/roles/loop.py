@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from hpcrl.transport.counters import Turn
-from hpcrl.transport.window import Backoff
+from hpcrl.transport.waiting import Backoff
 
 
 def run(

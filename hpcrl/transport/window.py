@@ -1,6 +1,5 @@
-"""One MPI window: atomic words, chunked contiguous transfers, a bound on requests in flight; and how to wait."""
+"""One MPI window: atomic words, chunked contiguous transfers, a bound on requests in flight."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,40 +8,12 @@ from mpi4py import MPI
 
 from hpcrl.errors import TransportError
 from hpcrl.transport.protocol import Add, Fetch, Get, Operation, Program, Put, Replace
+from hpcrl.transport.waiting import wait_for_all
 
 MAX_TRANSFER_BYTES = 2**28
 """Transfers are cut below this: counts above 2^31 - 1 are refused where the library is MPI 3.1."""
 
 _MPI_OP = {Fetch: MPI.NO_OP, Replace: MPI.REPLACE, Add: MPI.SUM}
-
-
-class Backoff:
-    """Growing sleeps for a loop that found nothing to do; makes MPI progress.
-
-    Ranks may share cores, so an idle rank must not burn one; the first waits are short so that a rank that is served
-    within microseconds does not sleep a whole time slice.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, longest_seconds: float = 1e-3):
-        self.comm, self.longest = comm, longest_seconds
-        self.delay = 0.0
-
-    def reset(self) -> None:
-        """Something happened: the next wait is short again."""
-        self.delay = 0.0
-
-    def wait(self) -> None:
-        """Make MPI progress and sleep, a little longer than the last time."""
-        self.comm.Iprobe()
-        time.sleep(self.delay)
-        self.delay = min(max(2 * self.delay, 2e-5), self.longest)
-
-
-def wait_for_all(comm: MPI.Intracomm) -> None:
-    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited."""
-    request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
-    while not request.Test():
-        backoff.wait()
 
 
 class Window:

@@ -5,7 +5,7 @@ import sys
 from mpi4py import MPI
 
 from hpcrl.transport.counters import Counters, Turn
-from hpcrl.transport.window import Backoff
+from hpcrl.transport.waiting import Backoff
 
 FLAVOUR, ADDS = sys.argv[1], 1000
 

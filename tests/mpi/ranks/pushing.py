@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from hpcrl.transport.counters import Counters
 from hpcrl.transport.ring import Rings
-from hpcrl.transport.window import Backoff
+from hpcrl.transport.waiting import Backoff
 
 FLAVOUR, MODE, RECORDS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 WORDS = 50

@@ -1,0 +1,34 @@
+"""How to wait: ranks share cores, so nobody spins. Without NumPy, as ranks already wait before it may be loaded."""
+
+import time
+
+from mpi4py import MPI
+
+
+class Backoff:
+    """Growing sleeps for a loop that found nothing to do; makes MPI progress.
+
+    Ranks may share cores, so an idle rank must not burn one; the first waits are short so that a rank that is served
+    within microseconds does not sleep a whole time slice.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, longest_seconds: float = 1e-3):
+        self.comm, self.longest = comm, longest_seconds
+        self.delay = 0.0
+
+    def reset(self) -> None:
+        """Something happened: the next wait is short again."""
+        self.delay = 0.0
+
+    def wait(self) -> None:
+        """Make MPI progress and sleep, a little longer than the last time."""
+        self.comm.Iprobe()
+        time.sleep(self.delay)
+        self.delay = min(max(2 * self.delay, 2e-5), self.longest)
+
+
+def wait_for_all(comm: MPI.Intracomm) -> None:
+    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited."""
+    request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
+    while not request.Test():
+        backoff.wait()
