@@ -57,14 +57,30 @@ def open_file(path: Path, mode: str, *, swmr: bool = False) -> h5py.File:
     try:
         return h5py.File(path, mode, libver=_LIBVER, swmr=swmr, locking=locking)
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, 524) or locking is None:  # 524: ENOTSUPP of NFS
+        # "Best effort" forgives one error number; file systems answer with many (37, 95, 524, 5).
+        lockless = "unable to lock file" in str(error) and error.errno not in (errno.EAGAIN, errno.EACCES)
+        if not lockless or locking is None:
             raise
-        _log.warning(
-            "%s: no file locks here (errno %d); opening without (HDF5_USE_FILE_LOCKING=FALSE)", path, error.errno
-        )
+        _warn_of_missing_locks(Path(path).parent, error.errno)
         if mode == "x":
             Path(path).unlink(missing_ok=True)  # HDF5 creates the file before it fails to lock it
         return h5py.File(path, mode, libver=_LIBVER, swmr=swmr, locking=False)
+
+
+_lockless: set[int] = set()
+"""Devices that were warned of: each of their files would say the same."""
+
+
+def _warn_of_missing_locks(directory: Path, number: int) -> None:
+    device = directory.stat().st_dev
+    if device not in _lockless:
+        _lockless.add(device)
+        _log.warning(
+            "%s: this file system has no file locks (errno %d); its HDF5 files are opened without "
+            "(HDF5_USE_FILE_LOCKING=FALSE in the environment does the same, without this warning)",
+            directory,
+            number,
+        )
 
 
 def reserve_space(file: h5py.File, num_bytes: int) -> None:
