@@ -41,6 +41,13 @@ class Add(NamedTuple):
     value: int
 
 
+class FetchMany(NamedTuple):
+    """Read the consecutive words that fill ``buffer``, int64, each of them atomically, in any order."""
+
+    offset: int
+    buffer: np.ndarray
+
+
 class Get(NamedTuple):
     """Copy window bytes into ``buffer`` (not atomic)."""
 
@@ -55,7 +62,7 @@ class Put(NamedTuple):
     buffer: np.ndarray
 
 
-Operation = Fetch | Replace | Add | Get | Put
+Operation = Fetch | Replace | Add | FetchMany | Get | Put
 Program = Generator[Operation | tuple[Operation, ...], object, object]
 
 

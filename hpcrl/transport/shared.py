@@ -60,8 +60,7 @@ class NodeMemory:
 class SharedCursors:
     """Reserved and committed indices of lanes in a :class:`NodeMemory`: its first ``2 x num_lanes`` words.
 
-    A lane has one writer. It reserves, stores, and commits; readers copy only what is committed, then look what was
-    reserved meanwhile.
+    Writers and readers take the steps of :mod:`hpcrl.transport.lane_protocol`, with loads and stores for the records.
     """
 
     def __init__(self, memory: NodeMemory, num_lanes: int):

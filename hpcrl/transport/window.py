@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.errors import TransportError
-from hpcrl.transport.protocol import Add, Fetch, Get, Operation, Program, Put, Replace
+from hpcrl.transport.protocol import WORD, Add, Fetch, FetchMany, Get, Operation, Program, Put, Replace
 from hpcrl.transport.waiting import wait_for_all
 
 MAX_TRANSFER_BYTES = 2**28
@@ -91,11 +91,22 @@ class Window:
 
         Own memory is read and written directly: no other rank writes these bytes at the time, by protocol.
         """
-        if not isinstance(operation, Get | Put):
+        if not isinstance(operation, FetchMany | Get | Put):
             return self._start_word(operation, rank)
         if not operation.buffer.flags.c_contiguous:  # reshape would make a copy, freed before the transfer is over
             raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {operation.buffer.strides}")
         data = operation.buffer.reshape(-1).view(np.uint8)
+        if isinstance(operation, FetchMany):
+            words = data.nbytes // WORD
+            self._count_request(rank)
+            self.win.Get_accumulate(
+                [None, 0, MPI.INT64_T],
+                [data, words, MPI.INT64_T],
+                rank,
+                [operation.offset, words, MPI.INT64_T],
+                MPI.NO_OP,
+            )
+            return None
         if rank == self.rank:
             mine = self.local[operation.offset : operation.offset + data.nbytes]
             self.win.Sync()

@@ -1,8 +1,9 @@
 """Every interleaving of the steps of a few protocol programs, on plain memory.
 
 A *party* runs one program of :mod:`hpcrl.transport.protocol` after the other. Memory is a dict from window offset to
-value. An atomic word is one step; a ``Get`` or ``Put`` is one step per element, so that copies can be torn; the steps
-of everything that a program yielded at once are taken in any order, and after the last of them the program goes on.
+value. An atomic word is one step; a ``Get``, ``Put`` or ``FetchMany`` is one step per element, so that copies can be
+torn; the steps of everything that a program yielded at once are taken in any order, and after the last of them the
+program goes on.
 A party that stops for ever is one that is never chosen again: every state that is reached is checked as if any of the
 parties had stopped there (see `Explorer.solo`).
 
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.transport.protocol import Add, Get, Operation, Program, Put, Replace
+from hpcrl.transport.protocol import Add, FetchMany, Get, Operation, Program, Put, Replace
 
 CLOCK = -8
 """Offset of the word that a `Clock` moves and that programs of `Party.clocked` parties see as the time."""
@@ -112,7 +113,7 @@ def _atoms(step: Operation | tuple) -> tuple[tuple[Atom, ...], bool]:
     many = not isinstance(step, Operation)
     atoms = []
     for i, operation in enumerate(step if many else (step,)):
-        if isinstance(operation, Get | Put):
+        if isinstance(operation, FetchMany | Get | Put):
             size = operation.buffer.dtype.itemsize
             for element, value in enumerate(operation.buffer.tolist()):
                 value = value if isinstance(operation, Put) else None
@@ -123,10 +124,10 @@ def _atoms(step: Operation | tuple) -> tuple[tuple[Atom, ...], bool]:
 
 
 def _reply(local: Local) -> tuple:
-    """Per operation: the old value of a word, the elements of a Get, None for a Put."""
+    """Per operation: the old value of a word, the elements that were read, None for a Put."""
     replies: dict[int, object] = {}
     for atom, value in zip(local.atoms, local.values, strict=True):
-        if atom.kind is Get:
+        if atom.kind in (FetchMany, Get):
             replies[atom.operation] = (*replies.get(atom.operation, ()), value)
         else:
             replies[atom.operation] = None if atom.kind is Put else value
@@ -207,7 +208,7 @@ class Explorer:
             for runner.now, reply in replies:
                 many = not isinstance(step, Operation)
                 for operation, value in zip(step if many else (step,), reply, strict=True):
-                    if isinstance(operation, Get):
+                    if isinstance(operation, FetchMany | Get):
                         operation.buffer[:] = value
                 words = tuple(None if isinstance(v, tuple) else v for v in reply)
                 step = program.send(words if many else words[0])

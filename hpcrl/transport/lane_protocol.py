@@ -1,0 +1,125 @@
+"""Lanes of records: one writer for each, any number of readers, none of whom ever waits for another.
+
+A lane is a ring of records with absolute indices, which never wrap, and two cursors that its writer alone moves:
+records below ``committed`` were once whole, and those below ``reserved - capacity`` may be overwritten already.
+
+======  =====================================  ========================================================
+step    writer                                 reader
+======  =====================================  ========================================================
+1       ``reserved += count``                  look at both cursors (or remember an earlier look)
+2       store the records, and their mirrors   choose below ``committed``, not below ``reserved - capacity``
+3       ``committed += count``                 copy
+4                                              look again: what ``reserved`` has overtaken is lost
+======  =====================================  ========================================================
+
+Every step is complete before the next begins. A writer has three steps whatever readers do; a reader draws again only
+where the writer got on meanwhile, so a writer that stops for ever makes nobody wait.
+
+Here are the steps with one-sided operations, for lanes in another rank's window. Lanes in the memory of a node
+(:class:`hpcrl.transport.shared.SharedCursors`, :meth:`hpcrl.replay.lanes.Lanes.append`) take the same with loads and
+stores in place of ``Get`` and ``Put``.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcrl.transport.protocol import WORD, FetchMany, Get, Program, Put, Replace, round_up
+
+
+@dataclass(frozen=True)
+class LanesLayout:
+    """Where the cursors and records of all lanes in one window lie; ``start`` is their first byte.
+
+    The cursors lie side by side, so that one request reads them all. The first ``mirror`` slots of a lane are repeated
+    behind its last, so that up to ``mirror`` consecutive records are one contiguous read.
+    """
+
+    start: int
+    lanes: int
+    capacity: int
+    mirror: int
+    record_bytes: int
+
+    def reserved(self, lane: int) -> int:
+        """Word with the number of records ever begun; written by the lane's writer alone."""
+        return self.start + 2 * lane * WORD
+
+    def committed(self, lane: int) -> int:
+        """Word with the number of records ever complete; written by the lane's writer alone."""
+        return self.reserved(lane) + WORD
+
+    def data(self, lane: int, index: int) -> int:
+        """First byte of record ``index``, and of the up to ``mirror - 1`` that follow it."""
+        return self.slot(lane, index % self.capacity)
+
+    def slot(self, lane: int, slot: int) -> int:
+        """First byte of a slot; those from ``capacity`` on are mirrors."""
+        place = lane * (self.capacity + self.mirror) + slot
+        return self.start + round_up(2 * self.lanes * WORD) + place * self.record_bytes
+
+    @property
+    def end(self) -> int:
+        """First byte after the lanes."""
+        return self.slot(self.lanes, 0)
+
+    def places(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Where ``count`` records from index ``first`` go: first slot, and begin and end within them."""
+        begin = 0
+        while begin < count:
+            slot = (first + begin) % self.capacity
+            end = min(count, begin + self.capacity - slot)
+            yield slot, begin, end
+            if slot < self.mirror:
+                yield self.capacity + slot, begin, min(end, begin + self.mirror - slot)
+            begin = end
+
+
+@dataclass
+class LaneWriter:
+    """Writer's side of one lane."""
+
+    layout: LanesLayout
+    lane: int
+    index: int = 0
+    """records ever written"""
+
+    def write(self, records: np.ndarray) -> Program:
+        """Append ``records``, contiguous, ``[count, ...]`` with ``record_bytes`` each and ``count <= capacity``."""
+        layout, lane, first = self.layout, self.lane, self.index
+        if len(records) > layout.capacity:
+            raise ValueError(f"a lane of {layout.capacity} records cannot take {len(records)} at once")
+        self.index += len(records)
+        yield Replace(layout.reserved(lane), self.index)
+        places = layout.places(first, len(records))
+        yield tuple(Put(layout.slot(lane, slot), records[begin:end]) for slot, begin, end in places)
+        yield Replace(layout.committed(lane), self.index)
+
+
+def look(layout: LanesLayout) -> Program:
+    """Read the cursors of all lanes; the result is int64 ``[lanes, 2]``, ``reserved`` and ``committed``."""
+    cursors = np.empty(2 * layout.lanes, np.int64)
+    yield FetchMany(layout.reserved(0), cursors)
+    return cursors.reshape(-1, 2)
+
+
+class Run(NamedTuple):
+    """Consecutive records of a lane and where they are copied to."""
+
+    lane: int
+    first: int
+    """absolute index"""
+    out: np.ndarray
+
+
+def read(layout: LanesLayout, runs: Sequence[Run]) -> Program:
+    """Copy ``runs``, then look at the cursors, which are the result and tell which runs were :func:`overtaken`."""
+    yield tuple(Get(layout.data(run.lane, run.first), run.out) for run in runs)
+    return (yield from look(layout))
+
+
+def overtaken(reserved, first, capacity: int):
+    """Whether a copy of records from index ``first`` on may be of newer ones; ``reserved`` was read after the copy."""
+    return first < reserved - capacity
