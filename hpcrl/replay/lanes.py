@@ -14,6 +14,10 @@ record  frame  action  terminated  first  final
 
 A lost life that counts as a terminal sets ``terminated`` alone: the next record goes on with the same episode.
 
+Where an episode was cut in two or left unfinished, ``final`` marks the records that are there for their neighbours
+only: `HEAD` before the first transition (history of its observation), `TAIL` behind the last (what its return and its
+``s_t`` need). Only records with ``final = 0`` are ever drawn.
+
 Indices are absolute (they never wrap); record ``i`` lies in slot ``i % capacity``. The first ``mirror`` slots are
 written once more behind the ring, so that every run of up to ``mirror`` records is one contiguous read.
 """
@@ -36,6 +40,9 @@ _OUTCOME = np.dtype(
 """The part of a record behind its frame; its fields lie without gaps."""
 
 _RECORD_ALIGNMENT_BYTES = 16
+
+FINAL, TAIL, HEAD = 1, 2, 3
+"""Values of ``final`` other than 0: the last frame of an episode, and the two kinds of context."""
 
 
 def record_dtype(obs_shape: tuple[int, ...], obs_dtype: np.dtype) -> np.dtype:
@@ -226,6 +233,26 @@ class Lanes:
             self._outcomes[lanes[mirrored], copies] = outcome[mirrored]
         self.cursors.commit(lanes, 1)
 
+    def load(self, lane: int, index: int, frames: np.ndarray, outcomes: np.ndarray) -> None:
+        """Put records back that were saved, without moving the cursors.
+
+        Parameters
+        ----------
+        lane
+            Lane.
+        index
+            Absolute index of the first of them.
+        frames
+            obs_dtype ``[K, *obs_shape]``, ``K <= capacity``.
+        outcomes
+            ``[K]`` with all other fields of a record.
+        """
+        slots = np.arange(index, index + len(frames)) % self.capacity
+        for some, at in ((slice(None), slots), (slots < self.mirror, slots[slots < self.mirror] + self.capacity)):
+            self._frames[lane, at] = frames[some]
+            for name in _OUTCOME.names:
+                self.memory[name][lane, at] = outcomes[name][some]
+
     def windows(self, length: int) -> np.ndarray:
         """Every run of ``length <= mirror`` consecutive records, as a view.
 
@@ -271,16 +298,22 @@ class Lanes:
 def _first_fault(ring: np.ndarray, starts_at_zero: bool) -> str:
     """The first broken rule in the consecutive records of one lane, oldest first; empty if none."""
     over = (ring["terminated"] | ring["truncated"]).astype(bool)
-    first, final = ring["first"].astype(bool), ring["final"].astype(bool)
-    if starts_at_zero and not first[0]:
+    first, kind = ring["first"].astype(bool), ring["final"]
+    step, final, tail, head = (kind == value for value in (0, FINAL, TAIL, HEAD))
+    begins = first | head
+    if starts_at_zero and not begins[0]:
         return "the oldest record of all is not the first of an episode"
     rules = (
         ("a record is both first and final", first & final),
         ("a final record ended a step itself", final & over),
         ("a final record follows a step that did not end the episode", final[1:] & ~over[:-1]),
-        ("a final record is not followed by a first one", final[:-1] & ~first[1:]),
-        ("a first record does not follow a final one", first[1:] & ~final[:-1]),
-        ("a truncated step is not followed by a final record", (ring["truncated"][:-1] == 1) & ~final[1:]),
+        ("a final record is not followed by a first one", final[:-1] & ~begins[1:]),
+        ("a first record does not follow a final one", first[1:] & step[:-1]),
+        ("a truncated step is not followed by a final record", (ring["truncated"][:-1] == 1) & step[:-1] & ~final[1:]),
+        ("a head is followed by neither a step nor more of it", head[:-1] & ~(head | step)[1:]),
+        ("a head follows a step", head[1:] & step[:-1]),
+        ("a tail is followed by a step of the same episode", tail[:-1] & (step & ~first)[1:]),
+        ("a tail follows a head", tail[1:] & head[:-1]),
     )
     for rule, broken in rules:
         if broken.any():

@@ -3,16 +3,23 @@
 import errno
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 from hpcrl.errors import StorageError
+from hpcrl.storage.codec import GZIP_FILTER, ZSTD_FILTER
 
 _log = logging.getLogger(__name__)
 
 _LIBVER = ("v110", "v110")
 """The oldest format with SWMR. It is fixed so that files do not depend on the HDF5 that h5py was built with."""
+
+_SHUFFLE_FILTER, _FLETCHER_FILTER = 2, 3
+_FILTERS = {GZIP_FILTER, _SHUFFLE_FILTER, _FLETCHER_FILTER, ZSTD_FILTER}
+"""Filters that reading may run."""
 
 _REMEDIES = {
     errno.ENOSPC: "free some space; training goes on meanwhile and the next write tries again",
@@ -100,6 +107,78 @@ def reserve_space(file: h5py.File, num_bytes: int) -> None:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise  # any other: this file system cannot reserve
+
+
+def plain_datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
+    """Every dataset below a group with its name, ``/`` between the levels; each checked like `plain_dataset`.
+
+    Raises
+    ------
+    StorageError
+        Something below the group is no plain dataset of numbers.
+    """
+    for name in group:
+        item = _member(group, name)
+        if isinstance(item, h5py.Group):
+            yield from plain_datasets(item, f"{prefix}{name}/")
+        else:
+            yield prefix + name, _checked(item)
+
+
+def plain_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
+    """A dataset that reading cannot turn into anything but numbers out of this very file.
+
+    Raises
+    ------
+    StorageError
+        It is missing, stands for another file or object, or holds what is no number.
+    """
+    *parents, leaf = name.split("/")
+    for parent in parents:
+        group = plain_group(group, parent)
+    return _checked(_member(group, leaf))
+
+
+def plain_group(group: h5py.Group, name: str) -> h5py.Group:
+    """A group of this very file; raises like `plain_dataset`."""
+    member = _member(group, name)
+    if not isinstance(member, h5py.Group):
+        raise _refused(member, "a group", "something else")
+    return member
+
+
+def _member(group: h5py.Group, name: str) -> h5py.HLObject:
+    link = group.get(name, getlink=True) if name in group else None
+    if not isinstance(link, h5py.HardLink):
+        found = "nothing" if link is None else f"a link of kind {type(link).__name__}"
+        raise StorageError(f"{group.file.filename}: expected {group.name}/{name} in the file itself, found {found}")
+    return group[name]
+
+
+def _checked(item: h5py.HLObject) -> h5py.Dataset:
+    if not isinstance(item, h5py.Dataset):
+        raise _refused(item, "a dataset", type(item).__name__)
+    if not _is_numbers(item.dtype):
+        raise _refused(item, "numbers", f"dtype {item.dtype}")
+    if item.is_virtual or item.external:
+        raise _refused(item, "data in the file itself", "data that lie in other files")
+    properties = item.id.get_create_plist()
+    filters = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
+    if filters - _FILTERS:
+        raise _refused(item, f"no filters but {sorted(_FILTERS)}", f"{sorted(filters)}")
+    if item.chunks is None and item.id.get_storage_size() != item.nbytes:
+        raise _refused(item, f"{item.nbytes} bytes", f"{item.id.get_storage_size()}")
+    return item
+
+
+def _is_numbers(dtype: np.dtype) -> bool:
+    if dtype.names is not None:
+        return all(_is_numbers(dtype[name]) for name in dtype.names)
+    return dtype.base.kind in "biufc" and not dtype.hasobject
+
+
+def _refused(item: h5py.HLObject, expected: str, found: str) -> StorageError:
+    return StorageError(f"{item.file.filename}: {item.name}: expected {expected}, found {found}")
 
 
 def fsync(path: Path) -> None:

@@ -45,6 +45,7 @@ VERSIONS = {
     "actor": 1,
     "evaluator": 1,
     "monitor": 1,
+    "replay": 1,
 }
 """Format version of each file type."""
 
@@ -52,6 +53,14 @@ ARRAYS_GROUP = "arrays"
 """State files: one dataset for each array; nested keys are nested groups."""
 ATTRIBUTES_GROUP = "attributes"
 """State files: the attributes of this group are JSON texts, one for each value that is not an array."""
+
+BEGIN, END, ORIGIN = "begin", "end", "origin"
+"""Replay files, int64 ``[lanes]`` each: absolute indices of the first record of a lane, of the one behind its last,
+and of the one in column 0. Columns before ``begin`` are void: they were overwritten while the file was written."""
+RECORDS_GROUP = "records"
+"""Replay files: one dataset ``[lanes, columns, ...]`` for each field of a record."""
+PRIORITY = "priority"
+"""Replay files, float64 ``[lanes, columns]``: priority of each record; missing where the memory has none."""
 
 RESUMED_UPDATE = "resumed_update"
 """Run log, int64 attribute: rows of earlier segments with a greater ``global_update`` are superseded by this one."""

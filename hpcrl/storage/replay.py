@@ -1,0 +1,260 @@
+"""Replay memories in checkpoints: one file for each, written from a moment's cut while its actors go on writing.
+
+No second copy of the memory is made. What the cut holds of every lane is its two cursors and its oldest records, which
+are overwritten first; all others are copied chunk by chunk, the oldest chunks of all lanes first, and compressed. A
+record that was overwritten before its turn came is left out: the lane then begins later.
+"""
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import h5py
+import numpy as np
+
+from hpcrl.errors import StorageError
+from hpcrl.storage import codec, schema
+from hpcrl.storage.hdf5 import fsync, open_file, plain_dataset, plain_group, reserve_space, storage_error
+
+CHUNK_RECORDS = 64
+"""Least records of a chunk; it has more of them where frames are small."""
+CHUNK_BYTES = 2**20
+HELD_RECORDS = 64
+"""Oldest records of each lane that a cut copies at once."""
+HELD_BYTES = 2**25
+"""Most that it copies of all lanes together."""
+_SPARE_BYTES = 2**18
+"""More than HDF5's own structures need for one chunk."""
+
+
+class Cursors(Protocol):
+    """How far each lane has been written (see :mod:`hpcrl.replay.lanes`)."""
+
+    def reserved(self) -> np.ndarray:
+        """int64 ``[L]`` records begun."""
+
+    def committed(self) -> np.ndarray:
+        """int64 ``[L]`` records complete."""
+
+
+class Shape(NamedTuple):
+    """What a saved memory and one that is restored from it must have in common to be the same, slot by slot."""
+
+    num_lanes: int
+    capacity: int
+    stack: int
+    n_step: int
+
+
+class ReplayCut:
+    """A replay memory as it is now, to be written to a file while it goes on changing.
+
+    Making it is quick, and holds up the caller; :meth:`write` takes long, and may run in a thread.
+
+    Parameters
+    ----------
+    memory
+        Records ``[L, capacity + mirror]`` with a field ``frame``; record ``i`` of a lane lies in slot
+        ``i % capacity``.
+    cursors
+        Of the same lanes; others may move them meanwhile.
+    capacity, stack, n_step
+        Of the lanes. [records]
+    priorities
+        float ``[L, capacity]``, by slot; None where there are none.
+    """
+
+    def __init__(
+        self,
+        memory: np.ndarray,
+        cursors: Cursors,
+        *,
+        capacity: int,
+        stack: int,
+        n_step: int,
+        priorities: np.ndarray | None = None,
+    ):
+        self.shape = Shape(len(memory), capacity, stack, n_step)
+        self._memory, self._cursors, self._capacity = memory, cursors, capacity
+        self.end = cursors.committed().copy()
+        self.origin = np.maximum(cursors.reserved() - capacity, 0)
+        self.begin = self.origin.copy()
+        self._priorities = None if priorities is None else priorities.copy()
+        held = min(HELD_RECORDS, HELD_BYTES // (len(memory) * memory.itemsize), capacity)
+        slots = (self.origin[:, None] + np.arange(held)) % capacity
+        self._held = memory[np.arange(len(memory))[:, None], slots]
+        for lane in range(len(memory)):
+            self._drop_overwritten(lane, 0)
+
+    def write(self, path: Path) -> None:
+        """Write the file and fsync it.
+
+        Raises
+        ------
+        StorageError
+            The disk is full or faulty. The file is removed.
+        """
+        path, created = Path(path), False
+        try:
+            with open_file(path, "x") as file:
+                created = True
+                file.attrs.update(schema.header("replay") | self.shape._asdict())
+                outcomes = self._write_frames(file)
+                self._write_fields(file, outcomes)
+            fsync(path)
+        except (OSError, RuntimeError) as error:
+            if created:
+                path.unlink(missing_ok=True)
+            raise storage_error("write", path, error) from error
+
+    def _write_frames(self, file: h5py.File) -> np.ndarray:
+        """Write the frames of all lanes; return the other fields of their records, ``[L, columns]``."""
+        compression, frame = codec.best(), self._memory.dtype["frame"]
+        lengths = self.end - self.origin
+        columns = int(lengths.max())
+        step = min(max(CHUNK_RECORDS, CHUNK_BYTES // frame.itemsize), max(columns, 1))
+        names = [name for name in self._memory.dtype.names if name != "frame"]
+        outcomes = np.zeros((len(lengths), columns), [(name, self._memory.dtype[name]) for name in names])
+        reserve_space(file, _SPARE_BYTES)
+        dataset = file.create_group(schema.RECORDS_GROUP).create_dataset(
+            "frame",
+            shape=(len(lengths), columns, *frame.shape),
+            chunks=(1, step, *frame.shape),
+            dtype=frame.base,
+            **compression.dataset_arguments,
+        )
+        chunk = np.zeros((step, *frame.shape), frame.base)
+        for first in range(0, columns, step):
+            for lane in np.flatnonzero(lengths > first):
+                last = min(first + step, int(lengths[lane]))
+                self._copy(lane, first, last, chunk[: last - first], outcomes[lane, first:last])
+                packed = compression.compress(chunk)
+                reserve_space(file, len(packed) + _SPARE_BYTES)
+                dataset.id.write_direct_chunk((int(lane), first, *(0 for _ in frame.shape)), packed)
+        return outcomes
+
+    def _copy(self, lane: int, first: int, last: int, frames: np.ndarray, outcomes: np.ndarray) -> None:
+        """Copy the columns ``first`` to ``last`` of a lane, and see which of them were overwritten before."""
+        ahead = min(max(self._held.shape[1] - first, 0), last - first)
+        slot = (int(self.origin[lane]) + first + ahead) % self._capacity
+        until_wrap = min(self._capacity - slot, last - first - ahead)
+        lane_memory = self._memory[lane]
+        parts = (
+            (0, self._held[lane, first : first + ahead]),
+            (ahead, lane_memory[slot : slot + until_wrap]),
+            (ahead + until_wrap, lane_memory[: last - first - ahead - until_wrap]),
+        )
+        for at, records in parts:
+            if len(records):
+                frames[at : at + len(records)] = records["frame"]
+                for name in outcomes.dtype.names:
+                    outcomes[name][at : at + len(records)] = records[name]
+        self._drop_overwritten(lane, int(self.origin[lane]) + first + ahead)
+
+    def _drop_overwritten(self, lane: int, first: int) -> None:
+        """Let a lane begin behind what its writer has overwritten of the records from ``first`` on, copied just now."""
+        oldest = int(self._cursors.reserved()[lane]) - self._capacity
+        if oldest > first:
+            self.begin[lane] = min(max(self.begin[lane], oldest), self.end[lane])
+
+    def _write_fields(self, file: h5py.File, outcomes: np.ndarray) -> None:
+        fields = {f"{schema.RECORDS_GROUP}/{name}": outcomes[name] for name in outcomes.dtype.names}
+        fields |= {schema.BEGIN: self.begin, schema.END: self.end, schema.ORIGIN: self.origin}
+        if self._priorities is not None:
+            slots = (self.origin[:, None] + np.arange(outcomes.shape[1])) % self._capacity
+            fields[schema.PRIORITY] = np.take_along_axis(self._priorities, slots, axis=1).astype(np.float64)
+        for name, values in fields.items():
+            reserve_space(file, values.nbytes + _SPARE_BYTES)
+            file.create_dataset(name, data=values)
+
+
+class ReplayFile:
+    """What :meth:`ReplayCut.write` wrote, read lane by lane and chunk by chunk.
+
+    Parameters
+    ----------
+    path
+        File to read; :meth:`close` it, or use it in a ``with`` statement.
+
+    Raises
+    ------
+    StorageError
+        It is missing, damaged, or of another type or version.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        try:
+            self._file = open_file(self.path, "r")
+        except (OSError, RuntimeError) as error:
+            raise storage_error("read", path, error) from error
+        try:
+            schema.check_header(self._file.attrs, "replay", path)
+            self.shape = Shape(*(int(self._file.attrs[name]) for name in Shape._fields))
+            self.begin, self.end, self.origin = (
+                plain_dataset(self._file, name)[:] for name in (schema.BEGIN, schema.END, schema.ORIGIN)
+            )
+            group = plain_group(self._file, schema.RECORDS_GROUP)
+            self._fields = {name: plain_dataset(group, name) for name in group}
+            self._frame = self._fields.pop("frame")
+            self._priority = plain_dataset(self._file, schema.PRIORITY) if schema.PRIORITY in self._file else None
+            self._check_shapes()
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            self.close()
+            raise storage_error("read", path, error) from error
+        except StorageError:
+            self.close()
+            raise
+
+    def _check_shapes(self) -> None:
+        columns = int((self.end - self.origin).max(initial=0))
+        by_lane = (self.shape.num_lanes, columns)
+        datasets = [*self._fields.values(), self._frame, *([] if self._priority is None else [self._priority])]
+        sound = all(dataset.shape[:2] == by_lane for dataset in datasets)
+        sound &= all(cursor.shape == by_lane[:1] for cursor in (self.begin, self.end, self.origin))
+        sound &= bool(((0 <= self.origin) & (self.origin <= self.begin) & (self.begin <= self.end)).all())
+        if not sound or columns > self.shape.capacity:
+            raise StorageError(f"{self.path}: its datasets do not fit {self.shape}")
+
+    def __enter__(self) -> "ReplayFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether the memory was a prioritised one."""
+        return self._priority is not None
+
+    def outcomes(self, lane: int) -> np.ndarray:
+        """All fields but ``frame`` of the records ``begin`` to ``end`` of a lane, ``[end - begin]``."""
+        columns = self._columns(lane)
+        found = np.zeros(columns.stop - columns.start, [(name, field.dtype) for name, field in self._fields.items()])
+        for name, field in self._fields.items():
+            found[name] = self._read(field, lane, columns)
+        return found
+
+    def priorities(self, lane: int) -> np.ndarray:
+        """float64 ``[end - begin]`` priorities of the same records."""
+        return self._read(self._priority, lane, self._columns(lane))
+
+    def frames(self, lane: int):
+        """Yield ``(first, frames)``, obs_dtype ``[K, *obs_shape]``, chunk by chunk: frame ``k`` is that of the record
+        ``first + k`` of :meth:`outcomes`."""
+        columns, step = self._columns(lane), self._frame.chunks[1]
+        for first in range(columns.start - columns.start % step, columns.stop, step):
+            chunk = slice(max(first, columns.start), min(first + step, columns.stop))
+            yield chunk.start - columns.start, self._read(self._frame, lane, chunk)
+
+    def _columns(self, lane: int) -> slice:
+        return slice(*(int(cursor[lane] - self.origin[lane]) for cursor in (self.begin, self.end)))
+
+    def _read(self, dataset: h5py.Dataset, lane: int, columns: slice) -> np.ndarray:
+        try:
+            return dataset[lane, columns]
+        except (OSError, RuntimeError) as error:
+            raise storage_error("read", self.path, error) from error
