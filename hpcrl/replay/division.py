@@ -6,6 +6,7 @@ behind them. Where a run of transitions is cut, both parts keep what they need, 
 transition lost, doubled or shortened.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,40 +24,41 @@ class Piece(NamedTuple):
     high: int
 
 
-def divide(counts: Sequence[int], num_lanes: int, capacity: int) -> list[list[Piece]]:
+def divide(counts: Sequence[int], capacities: Sequence[int]) -> list[list[Piece]]:
     """Share the transitions of old lanes out among new ones.
 
-    As many lanes as before: each goes on as it is. Otherwise they are laid end to end and cut into equal parts.
-    Where they are more than all lanes may hold, the oldest of each lane are left out.
+    As many lanes as before: each goes on as it is. Otherwise they are laid end to end and cut so that all lanes are
+    filled alike. Where they are more than all lanes may hold, the oldest of each lane are left out.
 
     Parameters
     ----------
     counts
         Transitions of each old lane.
-    num_lanes
-        New lanes.
-    capacity
-        Transitions that one of them may hold.
+    capacities
+        Transitions that each new lane may hold.
 
     Returns
     -------
     list
         For each new lane, what it takes, in order.
     """
-    if len(counts) == num_lanes:
-        return [[Piece(lane, max(0, count - capacity), count)] if count else [] for lane, count in enumerate(counts)]
-    kept = min(sum(counts), num_lanes * capacity)
-    ends = np.cumsum(np.asarray(counts, np.int64))
-    share_ends = ends * kept // max(int(ends[-1]), 1)  # of the old lanes' kept transitions, laid end to end
-    starts = np.concatenate(([0], share_ends[:-1]))
+    if len(counts) == len(capacities):
+        return [
+            [Piece(lane, max(0, count - capacity), count)] if count else []
+            for lane, (count, capacity) in enumerate(zip(counts, capacities, strict=True))
+        ]
+    total, room = sum(counts), sum(capacities)
+    kept = min(total, room)
+    # The old lanes' kept transitions, laid end to end; lane k's are those from old_ends[k - 1] to old_ends[k].
+    old_ends = [end * kept // max(total, 1) for end in itertools.accumulate(counts, initial=0)]
+    new_ends = [end * kept // max(room, 1) for end in itertools.accumulate(capacities, initial=0)]
     lanes = []
-    for new in range(num_lanes):
-        low, high = kept * new // num_lanes, kept * (new + 1) // num_lanes
+    for low, high in itertools.pairwise(new_ends):
         pieces = []
-        for old in np.flatnonzero((starts < high) & (share_ends > low)):
-            skipped = counts[old] - int(share_ends[old] - starts[old])
-            begin, end = max(low, int(starts[old])), min(high, int(share_ends[old]))
-            pieces.append(Piece(int(old), begin - int(starts[old]) + skipped, end - int(starts[old]) + skipped))
+        for old, (begin, end) in enumerate(itertools.pairwise(old_ends)):
+            if max(low, begin) < min(high, end):
+                left_out = counts[old] - end  # turns a place in the row into one in the lane
+                pieces.append(Piece(old, max(low, begin) + left_out, min(high, end) + left_out))
         lanes.append(pieces)
     return lanes
 
@@ -133,9 +135,9 @@ def _extents(outcomes: np.ndarray, stack: int, n_step: int) -> tuple[np.ndarray,
     """For each record: whether it begins a whole transition; where its run begins; the oldest and newest record that
     the transition needs.
 
-    A run is an unbroken stretch of one episode. All are ``[N]``, the last three int64 positions.
+    A run is an unbroken stretch of one episode. All are ``[N]``, the last three int32 positions.
     """
-    position = np.arange(len(outcomes))
+    position = np.arange(len(outcomes), dtype=np.int32)  # lanes are long: half the memory of int64
     first, kind = outcomes["first"] != 0, outcomes["final"]
     begins = first.copy()
     begins[:1] = True

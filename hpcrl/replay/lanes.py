@@ -286,7 +286,7 @@ class Lanes:
                 return False, f"lane {lane}: {committed[lane]} records committed, {reserved[lane]} reserved"
             index = np.arange(max(0, committed[lane] - self.capacity), committed[lane])
             ring = self.memory[lane, index % self.capacity]
-            why = _first_fault(ring, starts_at_zero=index.size > 0 and index[0] == 0)
+            why = _first_fault(ring, starts_at_zero=index.size > 0 and index[0] == 0, needs_head=self.stack > 1)
             if why:
                 return False, f"lane {lane}: {why}"
             copied = min(self.mirror, int(committed[lane]))
@@ -295,12 +295,15 @@ class Lanes:
         return True, ""
 
 
-def _first_fault(ring: np.ndarray, starts_at_zero: bool) -> str:
-    """The first broken rule in the consecutive records of one lane, oldest first; empty if none."""
+def _first_fault(ring: np.ndarray, starts_at_zero: bool, needs_head: bool) -> str:
+    """The first broken rule in the consecutive records of one lane, oldest first; empty if none.
+
+    Behind a cut, observations of a single frame need no head.
+    """
     over = (ring["terminated"] | ring["truncated"]).astype(bool)
     first, kind = ring["first"].astype(bool), ring["final"]
     step, final, tail, head = (kind == value for value in (0, FINAL, TAIL, HEAD))
-    begins = first | head
+    begins = first | head | (step & (not needs_head))
     if starts_at_zero and not begins[0]:
         return "the oldest record of all is not the first of an episode"
     rules = (
@@ -312,7 +315,7 @@ def _first_fault(ring: np.ndarray, starts_at_zero: bool) -> str:
         ("a truncated step is not followed by a final record", (ring["truncated"][:-1] == 1) & step[:-1] & ~final[1:]),
         ("a head is followed by neither a step nor more of it", head[:-1] & ~(head | step)[1:]),
         ("a head follows a step", head[1:] & step[:-1]),
-        ("a tail is followed by a step of the same episode", tail[:-1] & (step & ~first)[1:]),
+        ("a tail is followed by a step of the same episode", tail[:-1] & (step & ~begins)[1:]),
         ("a tail follows a head", tail[1:] & head[:-1]),
     )
     for rule, broken in rules:

@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
-from hpcrl.storage.hdf5 import fsync, open_file, reserve_space, storage_error
+from hpcrl.storage.hdf5 import fsync, open_file, plain_datasets, plain_group, reserve_space, storage_error
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,16 @@ def read_state(path: Path, file_type: str) -> tuple[dict[str, np.ndarray], dict]
     StorageError
         The file is missing, damaged, or of another type or version.
     """
-    arrays = {}
-
-    def read(name, item):
-        if hasattr(item, "dtype"):
-            arrays[name] = np.asarray(item[()])
-
     try:
         with open_file(Path(path), "r") as file:
             schema.check_header(file.attrs, file_type, path)
-            file[schema.ARRAYS_GROUP].visititems(read)
-            attributes = {name: json.loads(text) for name, text in file[schema.ATTRIBUTES_GROUP].attrs.items()}
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+            arrays = {
+                name: np.asarray(dataset[()])
+                for name, dataset in plain_datasets(plain_group(file, schema.ARRAYS_GROUP))
+            }
+            texts = plain_group(file, schema.ATTRIBUTES_GROUP).attrs
+            attributes = {name: json.loads(text) for name, text in texts.items()}
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise storage_error("read", path, error) from error
     return arrays, attributes
 
@@ -206,6 +204,9 @@ def read_manifest(directory: Path) -> Checkpoint:
     try:
         manifest = json.loads(path.read_text())
         schema.check_header(manifest, "manifest", path)
+        for owner in manifest["files"]:
+            if not re.fullmatch(schema.OWNER_PATTERN, owner):
+                raise StorageError(f"{path}: expected the name of an owner, say learner-0, found {owner!r}")
         return Checkpoint(
             path=Path(directory),
             global_update=manifest["global_update"],

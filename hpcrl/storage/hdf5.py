@@ -151,7 +151,9 @@ def _member(group: h5py.Group, name: str) -> h5py.HLObject:
     link = group.get(name, getlink=True) if name in group else None
     if not isinstance(link, h5py.HardLink):
         found = "nothing" if link is None else f"a link of kind {type(link).__name__}"
-        raise StorageError(f"{group.file.filename}: expected {group.name}/{name} in the file itself, found {found}")
+        raise StorageError(
+            f"{group.file.filename}: expected {group.name.rstrip('/')}/{name} in the file itself, found {found}"
+        )
     return group[name]
 
 

@@ -110,8 +110,8 @@ class ReplayCut:
         """Write the frames of all lanes; return the other fields of their records, ``[L, columns]``."""
         compression, frame = codec.best(), self._memory.dtype["frame"]
         lengths = self.end - self.origin
-        columns = int(lengths.max())
-        step = min(max(CHUNK_RECORDS, CHUNK_BYTES // frame.itemsize), max(columns, 1))
+        columns = max(int(lengths.max()), 1)  # HDF5 makes no chunks of nothing
+        step = min(max(CHUNK_RECORDS, CHUNK_BYTES // frame.itemsize), columns)
         names = [name for name in self._memory.dtype.names if name != "frame"]
         outcomes = np.zeros((len(lengths), columns), [(name, self._memory.dtype[name]) for name in names])
         reserve_space(file, _SPARE_BYTES)
@@ -206,13 +206,13 @@ class ReplayFile:
             raise
 
     def _check_shapes(self) -> None:
-        columns = int((self.end - self.origin).max(initial=0))
+        columns = max(int((self.end - self.origin).max(initial=0)), 1)
         by_lane = (self.shape.num_lanes, columns)
         datasets = [*self._fields.values(), self._frame, *([] if self._priority is None else [self._priority])]
         sound = all(dataset.shape[:2] == by_lane for dataset in datasets)
         sound &= all(cursor.shape == by_lane[:1] for cursor in (self.begin, self.end, self.origin))
-        sound &= bool(((0 <= self.origin) & (self.origin <= self.begin) & (self.begin <= self.end)).all())
-        if not sound or columns > self.shape.capacity:
+        sound &= bool(((self.origin >= 0) & (self.origin <= self.begin) & (self.begin <= self.end)).all())
+        if not sound or columns > self.shape.capacity or self._frame.chunks is None:
             raise StorageError(f"{self.path}: its datasets do not fit {self.shape}")
 
     def __enter__(self) -> "ReplayFile":

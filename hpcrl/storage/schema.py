@@ -36,6 +36,7 @@ REPLACED_SUFFIX = ".old"
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "{}.h5"
 """State of one owner, named after it: ``parameter_server-0.h5``."""
+OWNER_PATTERN = r"[a-z_]+-\d+"
 
 VERSIONS = {
     "runlog": 2,
