@@ -56,3 +56,7 @@ class Batch(NamedTuple):
     """float32 ``[B]``: gamma to the number of steps actually taken, 0 where the episode terminated"""
     s_t: np.ndarray
     """obs_dtype ``[B, stack, *obs_shape]``"""
+    weight: np.ndarray | None = None
+    """float32 ``[B]``: importance-sampling weights; None: all 1"""
+    place: np.ndarray | None = None
+    """int64 ``[B, 2]``: lane and absolute index of each transition, where replay keeps priorities"""

@@ -1,5 +1,6 @@
 """Deep Q-learning: the gradient of one minibatch (Mnih et al. 2015; Gorila, section 4)."""
 
+import numpy as np
 import torch
 
 from hpcrl.algorithms.td import LOSSES, double_q_learning_target, q_learning_target, td_error
@@ -36,16 +37,18 @@ class Dqn:
         self.online, self.target, self.double = online, target, double
         self.loss, self.max_gradient_norm, self.dtype = LOSSES[loss], max_gradient_norm, dtype
 
-    def gradient(self, batch: Batch) -> tuple[float, float]:
-        """Gradient of the mean loss over a batch, into ``online.flat.gradients``.
+    def gradient(self, batch: Batch) -> tuple[float, float, np.ndarray]:
+        """Gradient of the mean (weighted) loss over a batch, into ``online.flat.gradients``.
 
         Returns
         -------
         loss, mean_q : float
             Mean loss, and mean of the values of the actions' states (mean over batch of max over actions).
+        delta : float32 [B]
+            TD errors, from which priorities are made.
         """
         device = self.online.device
-        s_tm1, a_tm1, r_t, discount_t, s_t = (torch.from_numpy(x).to(device, non_blocking=True) for x in batch)
+        s_tm1, a_tm1, r_t, discount_t, s_t = (torch.from_numpy(x).to(device, non_blocking=True) for x in batch[:5])
         self.online.flat.zero_gradients()
         with autocast(device, self.dtype):
             with torch.no_grad():
@@ -56,12 +59,16 @@ class Dqn:
             target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
         else:
             target = q_learning_target(r_t, discount_t, q_target_t)
-        loss = self.loss(td_error(q_tm1, a_tm1, target)).mean()
+        delta = td_error(q_tm1, a_tm1, target)
+        losses = self.loss(delta)
+        if batch.weight is not None:
+            losses = losses * torch.from_numpy(batch.weight).to(device, non_blocking=True)
+        loss = losses.mean()
         loss.backward()
         if self.max_gradient_norm:
             norm = self.online.flat.gradients.norm()
             self.online.flat.gradients.mul_((self.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
-        return loss.item(), q_tm1.detach().max(dim=1).values.mean().item()
+        return loss.item(), q_tm1.detach().max(dim=1).values.mean().item(), delta.detach().cpu().numpy()
 
 
 class EpsilonGreedy:

@@ -94,6 +94,9 @@ class UniformReplay:
         action = windows["action"][:, stack - 1].astype(np.int64)
         return Batch(s_tm1=frames[:, :stack], a_tm1=action, r_t=reward, discount_t=discount, s_t=s_t)
 
+    def update(self, batch: Batch, delta: np.ndarray) -> None:
+        """Take note of the TD errors, float32 ``[B]``, of a batch: uniform sampling makes no use of them."""
+
     def _draw(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
         """`record_dtype` ``[B, stack + n]``: a copy of the window around each drawn index, at ``stack - 1``."""
         windows, bad = self._copy_windows(batch_size, rng)

@@ -82,7 +82,8 @@ class Learner:
             self.target.pull()  # (6)
             self.online.flat.check()
         batch = self.replay.sample(self.batch_size, self.rng)  # (2)
-        loss, mean_q = self.algorithm.gradient(batch)  # (3)
+        loss, mean_q, delta = self.algorithm.gradient(batch)  # (3)
+        self.replay.update(batch, delta)
         self._push()  # (5)
         self.updates += 1  # (7)
         self._sums += loss, mean_q, 1

@@ -55,7 +55,7 @@ def test_the_gradient_equals_an_independent_one(loss, double):
     algorithm = dqn(online, target, loss=loss, double=double)
     expected_loss, expected_q, expected = independent(online, target, b, loss, double)
     for _ in range(2):  # the second time into gradients that are no longer zero
-        found_loss, mean_q = algorithm.gradient(b)
+        found_loss, mean_q, _ = algorithm.gradient(b)
         assert found_loss == pytest.approx(expected_loss, rel=1e-5)
         assert mean_q == pytest.approx(expected_q, rel=1e-5)
         torch.testing.assert_close(online.flat.gradients, expected, rtol=1e-5, atol=1e-7)
@@ -69,6 +69,25 @@ def test_the_parameters_stay_as_they_are():
     dqn(online, target).gradient(batch())
     assert torch.equal(online.flat.values, before[0])
     assert torch.equal(target.flat.values, before[1])
+
+
+def test_weights_scale_each_sample_and_errors_are_unweighted():
+    """Weights of 0 and 2 on halves of a batch: the gradient of the second half alone, and the same TD errors."""
+    online, target, b = replica(0), replica(1), batch()
+    _, _, plain = dqn(online, target).gradient(b)
+    half = b._replace(**{name: getattr(b, name)[8:] for name in ("s_tm1", "a_tm1", "r_t", "discount_t", "s_t")})
+    _, _, errors = dqn(online, target).gradient(half)
+    np.testing.assert_allclose(errors, plain[8:], rtol=1e-6)
+    expected = online.flat.gradients.clone()
+    weighted = b._replace(weight=np.repeat(np.float32([0, 2]), 8))
+    _, _, errors = dqn(online, target).gradient(weighted)
+    np.testing.assert_array_equal(errors, plain)
+    torch.testing.assert_close(online.flat.gradients, expected, rtol=1e-5, atol=1e-7)
+    with torch.no_grad():
+        q = online.network(torch.tensor(b.s_tm1)).numpy()[np.arange(16), b.a_tm1]
+        y = b.r_t + b.discount_t * target.network(torch.tensor(b.s_t)).numpy().max(axis=1)
+    np.testing.assert_allclose(plain, y - q, rtol=1e-5, atol=1e-6)
+    assert plain.dtype == np.float32
 
 
 def test_the_norm_of_the_whole_gradient_is_bounded():

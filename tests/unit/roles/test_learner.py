@@ -35,11 +35,14 @@ class Replay:
     fill, overwritten = 0.25, 3
 
     def __init__(self):
-        self.sampled = []
+        self.sampled, self.updated = [], []
 
     def sample(self, batch_size, rng):
         self.sampled.append((batch_size, int(rng.integers(1000))))
         return self.sampled[-1]
+
+    def update(self, batch, delta):
+        self.updated.append((batch, delta))
 
 
 class Algorithm:
@@ -51,7 +54,7 @@ class Algorithm:
     def gradient(self, batch):
         self.batches.append(batch)
         self.online.gradients[:] = len(self.batches) + np.arange(8) / 10
-        return float(len(self.batches)), 10.0 * len(self.batches)
+        return float(len(self.batches)), 10.0 * len(self.batches), f"delta {len(self.batches)}"
 
 
 def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6):
@@ -90,6 +93,7 @@ def test_an_update_pulls_samples_computes_and_pushes():
     assert learner.step()
     assert learner.replay.sampled[0][0] == 32
     assert learner.algorithm.batches == learner.replay.sampled
+    assert learner.replay.updated == [(learner.replay.sampled[0], "delta 1")]
     (record,) = learner.gradients.pushed
     assert record.keys() == {4, 2}
     for (rank, begin, end), version in zip(SERVERS, (5, 6), strict=True):
