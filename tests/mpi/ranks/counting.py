@@ -7,9 +7,10 @@ from mpi4py import MPI
 from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.waiting import Backoff
 
-FLAVOUR, ADDS = sys.argv[1], 1000
+FLAVOUR = sys.argv[1]
 
 comm = MPI.COMM_WORLD
+ADDS = 3000 // comm.size
 counters = Counters(comm, owner=comm.size - 1, names=["a", "b", "ticket"], flavour=FLAVOUR)
 seen = [counters.add("a", 1) for _ in range(ADDS)]
 assert seen == sorted(seen)
