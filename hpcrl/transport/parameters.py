@@ -55,10 +55,9 @@ class ShardedVector:
         self.my_shards = [k for k, rank in enumerate(self.owners) if rank == comm.rank]
         nbytes = self.layouts[self.my_shards[0]].window_bytes if self.my_shards else 0
         self.window = Window(comm, nbytes, name=name, flavour=flavour, max_requests=max_requests)
-        self.reader = readers.index(comm.rank) if comm.rank in readers else None
-        self.sessions = [0] * len(self.owners)
-        self.rounds = 0
-        """rounds of all pulls so far, over all shards (a shard that was not new counts none)"""
+        self.rounds = [0] * len(self.owners)
+        """rounds of all pulls so far, of each shard; one that is not new takes none"""
+        self._peek = [False] * len(self.owners)
         if self.my_shards:
             self._publisher = Publisher(self.layouts[self.my_shards[0]], patience_seconds, time.monotonic)
 
@@ -88,17 +87,14 @@ class ShardedVector:
             Versions that ``out`` holds, updated in place; -1 for none.
         """
         programs = [
-            (
-                owner,
-                read_latest(self.layouts[k], self.reader, self.sessions[k], int(versions[k]), out[begin:end]),
-            )
+            (owner, read_latest(self.layouts[k], int(versions[k]), out[begin:end], peek=self._peek[k]))
             for k, (owner, begin, end) in enumerate(zip(self.owners, self.bounds[:-1], self.bounds[1:], strict=True))
         ]
         any_new = False
         for k, (version, rounds) in enumerate(drive(self.window, programs)):
             versions[k] = version
-            self.sessions[k] += rounds
-            self.rounds += rounds
+            self.rounds[k] += rounds
+            self._peek[k] = rounds == 0  # most likely there is none the next time either
             any_new |= rounds > 0
         return any_new
 

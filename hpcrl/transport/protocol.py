@@ -9,11 +9,13 @@ All words are int64 and are touched only by atomic operations, by their owner to
 the rank that owns the words (mpi4py reports them so in errors).
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from hpcrl.errors import TransportError
 
 WORD = 8
 """Bytes of one int64 word."""
@@ -75,7 +77,20 @@ def round_up(nbytes: int, multiple: int = CACHE_LINE) -> int:
 # Publication of one vector: one owner writes, many readers read whole versions
 # ----------------------------------------------------------------------------------------------------------------------
 
-IDLE = 0
+ENTRIES = 2**20
+"""Readers that the word of the newest version can count."""
+CLOSED = 2**40
+"""Added to a gate when the readers behind it lose their protection."""
+
+
+class Latest(NamedTuple):
+    """What a vector's word of the newest version says."""
+
+    version: int
+    slot: int
+    gate: int
+    entries: int
+    """readers that entered, counted from a start that the owner alone knows"""
 
 
 @dataclass(frozen=True)
@@ -87,21 +102,32 @@ class PublicationLayout:
     nbytes: int
 
     @property
+    def gates(self) -> int:
+        """Enough that one is free however many readers have stopped: each stays behind one gate at most."""
+        return self.slots + self.readers
+
+    @property
     def latest(self) -> int:
-        """Word ``version * slots + slot`` of the newest complete version; written by the owner."""
+        """Word of the newest version, see :meth:`pack`; all add to it, readers 1 each time they enter."""
         return 0
 
-    def slot_version(self, slot: int) -> int:
-        """Word with the version that a slot holds, -1 while it is overwritten; written by the owner."""
-        return CACHE_LINE + slot * WORD
+    def pack(self, version: int, slot: int, gate: int) -> int:
+        """Value of ``latest`` before any reader has entered."""
+        return ((version * self.slots + slot) * self.gates + gate) * ENTRIES
 
-    def state(self, reader: int) -> int:
-        """Word ``session * (slots + 2) + code`` of a reader (code 1: entering, 2 + s: reads slot s) or IDLE."""
-        return round_up(CACHE_LINE + self.slots * WORD) + reader * CACHE_LINE
+    def unpack(self, word: int) -> Latest:
+        """What a value of ``latest`` says."""
+        word, entries = divmod(word, ENTRIES)
+        word, gate = divmod(word, self.gates)
+        return Latest(*divmod(word, self.slots), gate, entries)
+
+    def left(self, gate: int) -> int:
+        """Word that counts the readers that left through a gate; its owner adds ``CLOSED`` to close it."""
+        return CACHE_LINE + gate * WORD
 
     def data(self, slot: int) -> int:
         """First byte of a slot."""
-        return self.state(self.readers) + slot * round_up(self.nbytes)
+        return round_up(self.left(self.gates)) + slot * round_up(self.nbytes)
 
     @property
     def window_bytes(self) -> int:
@@ -109,85 +135,94 @@ class PublicationLayout:
         return self.data(self.slots)
 
 
-def read_latest(layout: PublicationLayout, reader: int, session: int, known: int, out: np.ndarray) -> Program:
+def read_latest(layout: PublicationLayout, known: int, out: np.ndarray, *, peek: bool) -> Program:
     """Read the newest version into ``out``; the program's result is ``(version, rounds)``.
 
-    A reader first says that it enters, then looks which slot is the newest, then pins that one slot while it copies.
-    The owner never overwrites what a reader that it has seen may be copying, so the first round succeeds unless the
-    reader slept for longer than the owner's patience; the slot's version, read after the copy, tells. The result has
-    ``rounds == 0`` where the newest version is ``known`` already.
+    One atomic addition both tells which version is the newest and counts this reader in, so that its owner does not
+    overwrite that slot before the reader is counted out at the version's gate. So the first round succeeds unless the
+    owner lost its patience meanwhile; then the gate is closed before the slot is overwritten, and the reader, which
+    sees that as it leaves, reads again. The result has ``rounds == 0`` where the newest version is ``known`` already.
+
+    Parameters
+    ----------
+    peek : bool
+        Look before entering: a step more where there is a new version, a step less where there is none.
     """
-    latest = yield Fetch(layout.latest)
-    if latest // layout.slots == known:
+    if peek and layout.unpack((yield Fetch(layout.latest))).version == known:
         return known, 0
     rounds = 0
     while True:
-        rounds += 1
-        base = (session + rounds) * (layout.slots + 2)
-        yield Replace(layout.state(reader), base + 1)
-        latest = yield Fetch(layout.latest)
-        version, slot = divmod(latest, layout.slots)
-        # Entering protects this slot until the pin arrives, so the two need no order.
-        yield Replace(layout.state(reader), base + 2 + slot), Get(layout.data(slot), out)
-        seen = yield Fetch(layout.slot_version(slot))
-        yield Replace(layout.state(reader), IDLE)
-        if seen == version:
-            return version, rounds
+        latest = layout.unpack((yield Add(layout.latest, 1)))
+        if latest.entries > ENTRIES // 2:  # before the count runs over into the version
+            raise TransportError(f"version {latest.version} was read more than {ENTRIES // 2} times, which is the most")
+        is_new = latest.version != known or rounds > 0
+        if is_new:
+            rounds += 1
+            yield Get(layout.data(latest.slot), out)
+        left = yield Add(layout.left(latest.gate), 1)
+        if left < CLOSED or not is_new:
+            return latest.version, rounds
+
+
+class Reading(NamedTuple):
+    """A superseded version that readers may still be copying."""
+
+    slot: int | None
+    """None: overwritten all the same"""
+    gate: int
+    all_left: int
+    """the gate's word when the last of them has left"""
+    since: float
+    """when it was superseded"""
 
 
 @dataclass
 class Publisher:
-    """Owner's side of a published vector; the memory of what each reader may be copying.
+    """Owner's side of a published vector; the memory of which versions readers may be copying.
 
     Attributes
     ----------
     patience : float
-        A reader that stays in one session for longer, in the unit of ``clock``, loses its protection, so that a
+        How long a superseded version is kept for its readers where its slot is wanted, in the unit of ``clock``; so a
         stopped reader blocks nobody. It notices when it goes on, and reads again.
     """
 
     layout: PublicationLayout
     patience: float
     clock: Callable[[], float]
-    slot: int = 0
-    previous_slot: int = 0
-    held: dict[int, tuple[int, float, set[int]]] = field(default_factory=dict)
-    """reader -> (state word as last seen, when its session was first seen, slots it may be copying)"""
-
-    def protected(self, states: Sequence[int]) -> set[int]:
-        """Slots that must not be overwritten, given the readers' state words as just read."""
-        now, period, slots = self.clock(), self.layout.slots + 2, {self.slot}
-        for reader, state in enumerate(states):
-            if state == IDLE:
-                self.held.pop(reader, None)
-                continue
-            session, code = divmod(state, period)
-            last, since, may_copy = self.held.get(reader, (IDLE, now, set()))
-            if last // period != session:
-                # It entered after the previous look, when the newest was `previous_slot`, or since.
-                since, may_copy = now, {self.previous_slot, self.slot}
-            may_copy = may_copy | {self.slot} if code == 1 else {code - 2}
-            self.held[reader] = (state, since, may_copy)
-            if now - since <= self.patience:
-                slots |= may_copy
-        return slots
+    newest: Latest = Latest(0, 0, 0, 0)
+    """as it was published, when it had the entries of the version before it"""
+    reading: tuple[Reading, ...] = ()
+    """oldest first"""
 
     def publish(self, version: int, values: np.ndarray) -> Program:
         """Write a new version; the result is False, and nothing was written, where no slot is free just now."""
-        states = yield tuple(Fetch(self.layout.state(r)) for r in range(self.layout.readers))
-        protected = self.protected(states)
-        # The slot that was the newest at this look counts as such until the next look (see `protected`).
-        free = [s for s in range(self.layout.slots) if s not in protected]
-        self.previous_slot = self.slot
-        if not free:
-            return False
-        slot = free[0]
-        yield Replace(self.layout.slot_version(slot), -1)
-        yield Put(self.layout.data(slot), values)
-        yield Replace(self.layout.slot_version(slot), version)
-        yield Replace(self.layout.latest, version * self.layout.slots + slot)
-        self.slot = slot
+        layout, newest = self.layout, self.newest
+        left = yield tuple(Fetch(layout.left(r.gate)) for r in self.reading)
+        over = [r for r, word in zip(self.reading, left, strict=True) if word == r.all_left]
+        reading = [r for r in self.reading if r not in over]
+        slot = _first_free(layout.slots, {newest.slot, *(r.slot for r in reading)})
+        if slot is None:
+            slowest = next(r for r in reading if r.slot is not None)
+            if self.clock() - slowest.since <= self.patience:
+                return False
+            yield Add(layout.left(slowest.gate), CLOSED)
+            slot = slowest.slot
+            reading[reading.index(slowest)] = slowest._replace(slot=None, all_left=slowest.all_left + CLOSED)
+        gate = _first_free(layout.gates, {newest.gate, *(r.gate for r in reading)})
+        yield Put(layout.data(slot), values), *(Add(layout.left(r.gate), -r.all_left) for r in over)
+        # The entries start again from those that this version had: how many are known only when they are seen.
+        before = layout.pack(newest.version, newest.slot, newest.gate) + newest.entries
+        seen = yield Add(layout.latest, layout.pack(version, slot, gate) - before)
+        entries = seen - before
+        if entries:
+            reading.append(Reading(newest.slot, newest.gate, entries, self.clock()))
+        self.newest, self.reading = Latest(version, slot, gate, entries), tuple(reading)
         return True
+
+
+def _first_free(numbers: int, taken: set[int]) -> int | None:
+    return next((n for n in range(numbers) if n not in taken), None)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -58,9 +58,9 @@ class Pulls:
         self.pulls = self.most_rounds = 0
 
     def pull(self) -> None:
-        before, sessions = self.versions.copy(), list(vector.sessions)
+        before, rounds_before = self.versions.copy(), list(vector.rounds)
         new = vector.pull(self.out, self.versions)
-        rounds = np.subtract(vector.sessions, sessions)
+        rounds = np.subtract(vector.rounds, rounds_before)
         assert new == bool(rounds.any())
         for k, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
             shard = self.out[begin:end]

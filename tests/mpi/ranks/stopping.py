@@ -69,11 +69,11 @@ def read_and_stop() -> None:
 
     vector.window.flush = stopping_flush
     while taken < STEP:
-        taken = 0  # a read that finds nothing new has one step
+        taken = 0  # a read that finds nothing new has fewer steps
         vector.pull(out, versions)
         check()
-    print(f"rounds of the stopped read {vector.sessions[0] - sessions}", flush=True)
-    assert vector.sessions[0] - sessions <= 2
+    print(f"rounds of the stopped read {vector.rounds[0] - rounds}", flush=True)
+    assert vector.rounds[0] - rounds <= 2
 
 
 comm.Barrier()
@@ -83,14 +83,14 @@ elif comm.rank == 1:
     while versions[0] < 3:
         vector.pull(out, versions)
         check()
-    sessions = vector.sessions[0]
+    rounds = vector.rounds[0]
     read_and_stop()
 else:
     while not counters.get("over"):
-        sessions = vector.sessions[0]
+        rounds = vector.rounds[0]
         vector.pull(out, versions)
         check()
-        assert vector.sessions[0] - sessions <= 2
+        assert vector.rounds[0] - rounds <= 2
         time.sleep(1e-3)
 comm.Barrier()
 if comm.rank:

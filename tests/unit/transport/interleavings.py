@@ -342,3 +342,32 @@ class Explorer:
 def vector(value: int, elements: int = 2) -> np.ndarray:
     """int64 ``[elements]``, all ``value``."""
     return np.full(elements, value, np.int64)
+
+
+def run(program: Program, memory: dict[int, object], most_steps: int | None = None) -> object:
+    """One program alone on ``memory``: its result, or None after ``most_steps`` steps, from where it can go on."""
+    reply, taken = None, 0
+    while taken != most_steps:
+        try:
+            step = program.send(reply)
+        except StopIteration as stop:
+            return stop.value
+        many = not isinstance(step, Operation)
+        replies = tuple(_perform(operation, memory) for operation in (step if many else (step,)))
+        reply, taken = replies if many else replies[0], taken + 1
+    assert reply is None, "what it goes on from is lost"
+    return None
+
+
+def _perform(operation: Operation, memory: dict[int, object]) -> int | None:
+    if isinstance(operation, Get | Put):
+        offsets = [operation.offset + i * operation.buffer.itemsize for i in range(len(operation.buffer))]
+        if isinstance(operation, Put):
+            memory.update(zip(offsets, operation.buffer.tolist(), strict=True))
+        else:
+            operation.buffer[:] = [memory.get(offset, 0) for offset in offsets]
+        return None
+    old = memory.get(operation.offset, 0)
+    if isinstance(operation, Add | Replace):
+        memory[operation.offset] = operation.value + (old if isinstance(operation, Add) else 0)
+    return old

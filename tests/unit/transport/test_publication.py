@@ -3,9 +3,22 @@
 from dataclasses import replace
 
 import pytest
-from interleavings import CLOCK, Clock, Explorer, Party, ViolationError, vector
+from interleavings import CLOCK, Clock, Explorer, Party, ViolationError, run, vector
 
-from hpcrl.transport.protocol import IDLE, Fetch, Get, PublicationLayout, Publisher, Put, Replace, read_latest
+from hpcrl.errors import TransportError
+from hpcrl.transport.protocol import (
+    CLOSED,
+    ENTRIES,
+    Add,
+    Fetch,
+    Get,
+    Latest,
+    PublicationLayout,
+    Publisher,
+    Put,
+    Reading,
+    read_latest,
+)
 
 FOREVER = 10**6
 """A patience that no clock here exceeds."""
@@ -24,13 +37,11 @@ class Writer(Party):
     def clone(self):
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.publisher = replace(self.publisher, held=dict(self.publisher.held), clock=lambda: twin.now)
+        twin.publisher = replace(self.publisher, clock=lambda: twin.now)
         return twin
 
     def key(self):
-        p = self.publisher
-        held = frozenset((reader, state, since, frozenset(slots)) for reader, (state, since, slots) in p.held.items())
-        return self.versions, self.published, p.slot, p.previous_slot, held
+        return self.versions, self.published, self.publisher.newest, self.publisher.reading
 
     def program(self):
         if self.published == self.versions:
@@ -46,8 +57,8 @@ class Reader(Party):
 
     def __init__(self, layout, index, reads, most_rounds, read=read_latest):
         self.name = f"reader {index}"
-        self.layout, self.index, self.left, self.most_rounds, self.read = layout, index, reads, most_rounds, read
-        self.session, self.known = 0, -1
+        self.layout, self.left, self.most_rounds, self.read = layout, reads, most_rounds, read
+        self.known, self.peek = -1, False
         self.out = vector(-1, layout.nbytes // 8)
 
     def clone(self):
@@ -57,10 +68,10 @@ class Reader(Party):
         return twin
 
     def key(self):
-        return self.left, self.session, self.known, tuple(self.out.tolist())
+        return self.left, self.known, self.peek, tuple(self.out.tolist())
 
     def program(self):
-        return self.read(self.layout, self.index, self.session, self.known, self.out) if self.left else None
+        return self.read(self.layout, self.known, self.out, peek=self.peek) if self.left else None
 
     def finished(self, result):
         version, rounds = result
@@ -72,7 +83,7 @@ class Reader(Party):
             raise ViolationError(f"{self.name} got version {version} after {self.known}")
         if (rounds == 0) != (version == self.known):
             raise ViolationError(f"{self.name} took {rounds} rounds for {version} after {self.known}")
-        self.session, self.known, self.left = self.session + rounds, version, self.left - 1
+        self.known, self.peek, self.left = version, rounds == 0, self.left - 1
 
 
 def nobody_waits_for_a_stopped_one(layout, patience):
@@ -94,7 +105,7 @@ def nobody_waits_for_a_stopped_one(layout, patience):
     def check_writer(explorer, state, who):
         # It ends what it is at, sees who holds what, loses its patience, and then publishes at the first try.
         attempt, begun, tries = state, state.locals[who].party.published, 0
-        longest = layout.readers + 8
+        longest = 2 * layout.readers + 10
         while attempt.locals[who].party.published == begun:
             if tries == 3:
                 raise ViolationError("the writer does not publish, though every reader had stopped long ago")
@@ -140,12 +151,13 @@ def longer(*values, **options):
 @pytest.mark.parametrize(
     "bounds",
     [
-        pytest.param({"slots": 3, "reads": [2], "versions": 4}, id="1 reader, 3 slots"),
-        pytest.param({"slots": 4, "reads": [2], "versions": 5, "elements": 1}, id="1 reader, 4 slots"),
-        pytest.param({"slots": 3, "reads": [1, 1], "versions": 2, "elements": 1}, id="2 readers, 3 slots"),
-        longer({"slots": 3, "reads": [3], "versions": 6}, id="1 reader, 3 slots, longer"),
-        longer({"slots": 4, "reads": [1, 1], "versions": 3, "elements": 1}, id="2 readers, 4 slots"),
-        longer({"slots": 3, "reads": [2, 1], "versions": 3, "elements": 1}, id="2 readers, 3 slots, longer"),
+        pytest.param({"slots": 3, "reads": [2], "versions": 6}, id="1 reader, 3 slots"),
+        pytest.param({"slots": 4, "reads": [2], "versions": 5}, id="1 reader, 4 slots"),
+        pytest.param({"slots": 2, "reads": [2], "versions": 4}, id="1 reader, 2 slots"),
+        pytest.param({"slots": 3, "reads": [2, 1], "versions": 3, "elements": 1}, id="2 readers, 3 slots"),
+        longer({"slots": 3, "reads": [2, 2], "versions": 4}, id="2 readers, 3 slots, longer"),
+        longer({"slots": 4, "reads": [2, 2], "versions": 5, "elements": 1}, id="2 readers, 4 slots"),
+        longer({"slots": 3, "reads": [1, 1, 1], "versions": 3, "elements": 1}, id="3 readers, 3 slots"),
     ],
 )
 def test_without_delays_every_read_is_whole_and_takes_one_round(bounds):
@@ -156,11 +168,12 @@ def test_without_delays_every_read_is_whole_and_takes_one_round(bounds):
 @pytest.mark.parametrize(
     "bounds",
     [
-        pytest.param({"slots": 3, "reads": [1], "versions": 3, "ticks": 1}, id="expires once"),
-        pytest.param({"slots": 4, "reads": [2], "versions": 3, "ticks": 1, "elements": 1}, id="2 reads, 4 slots"),
-        longer({"slots": 3, "reads": [1], "versions": 4, "ticks": 2, "elements": 1}, id="expires twice"),
-        longer({"slots": 3, "reads": [2], "versions": 5, "ticks": 1}, id="longer"),
-        longer({"slots": 3, "reads": [1, 1], "versions": 2, "ticks": 1, "elements": 1}, id="2 readers"),
+        pytest.param({"slots": 2, "reads": [2], "versions": 4, "ticks": 1}, id="expires once"),
+        pytest.param({"slots": 2, "reads": [1], "versions": 4, "ticks": 2}, id="expires twice"),
+        pytest.param({"slots": 3, "reads": [1, 1], "versions": 3, "ticks": 1, "elements": 1}, id="2 readers"),
+        longer({"slots": 3, "reads": [2, 1], "versions": 4, "ticks": 1}, id="2 readers, longer"),
+        longer({"slots": 2, "reads": [1, 1], "versions": 4, "ticks": 2, "elements": 1}, id="2 readers, 2 slots"),
+        longer({"slots": 3, "reads": [1, 1, 1], "versions": 3, "ticks": 1, "elements": 1}, id="3 readers"),
     ],
 )
 def test_a_read_takes_one_round_more_each_time_its_protection_expires(bounds):
@@ -169,35 +182,56 @@ def test_a_read_takes_one_round_more_each_time_its_protection_expires(bounds):
         explore(**bounds, patience=0, most_rounds=bounds["ticks"])
 
 
-def test_a_known_version_is_not_read_again():
+@pytest.mark.parametrize("peek", [True, False])
+def test_a_known_version_is_not_read_again(peek):
     layout = PublicationLayout(3, 1, 8)
-    program = read_latest(layout, 0, 0, 7, vector(0, 1))
-    assert next(program) == Fetch(layout.latest)
+    program = read_latest(layout, 7, vector(0, 1), peek=peek)
+    latest = layout.pack(7, 2, 1)
+    if peek:
+        assert next(program) == Fetch(layout.latest)
+    else:
+        assert next(program) == Add(layout.latest, 1)
+        assert program.send(latest) == Add(layout.left(1), 1)
+        latest = 0
     with pytest.raises(StopIteration) as end:
-        program.send(7 * 3 + 2)
+        program.send(latest)
     assert end.value.value == (7, 0)
 
 
-def test_with_endless_patience_a_stopped_reader_may_hold_the_last_slot_but_not_one_of_a_spare():
+def test_the_word_of_the_newest_version_holds_large_numbers():
+    layout = PublicationLayout(4, 1000, 8)
+    newest = Latest(2**31 - 1, 3, 1003, ENTRIES - 1)
+    word = layout.pack(*newest[:3]) + newest.entries
+    assert word < 2**63
+    assert layout.unpack(word) == newest
+
+
+def test_more_readings_of_one_version_than_the_word_can_count_are_an_error():
     layout = PublicationLayout(3, 1, 8)
-    publisher = Publisher(layout, FOREVER, lambda: 0)
-    entered = [layout.slots + 2 + 1]
-    assert [attempt(publisher, v, entered) for v in (1, 2, 3)] == [True, True, False]
-    pinned = [layout.slots + 2 + 2 + 1]
-    assert [attempt(publisher, v, pinned) for v in range(3, 9)] == [True] * 6
-
-
-def attempt(publisher: Publisher, version: int, states: list[int]) -> bool:
-    """One publication that sees the readers' words as ``states``."""
-    program = publisher.publish(version, vector(version, 1))
+    program = read_latest(layout, -1, vector(0, 1), peek=False)
     next(program)
-    reply = tuple(states)
-    while True:
-        try:
-            program.send(reply)
-        except StopIteration as stop:
-            return stop.value
-        reply = 0
+    with pytest.raises(TransportError, match="version 7 was read more than"):
+        program.send(layout.pack(7, 0, 0) + ENTRIES // 2 + 1)
+
+
+def test_stopped_readers_hold_a_slot_each_until_patience_ends_and_never_more_than_one_gate():
+    layout, now, memory = PublicationLayout(4, 3, 8), 0, {}
+    publisher, stopped = Publisher(layout, 10, lambda: now), []
+    for version in (1, 2, 3):
+        assert run(publisher.publish(version, vector(version, 1)), memory)
+        stopped.append(read_latest(layout, -1, vector(0, 1), peek=False))
+        run(stopped[-1], memory, most_steps=2)  # it has entered and copied
+    assert run(publisher.publish(4, vector(4, 1)), memory)
+    assert not run(publisher.publish(5, vector(5, 1)), memory), "three readers and the newest hold a slot each"
+    now = 11
+    for version in range(5, 40):
+        assert run(publisher.publish(version, vector(version, 1)), memory)
+    assert len([r for r in publisher.reading if r.slot is None]) == 1, "one slot was enough"
+    assert [run(reader, memory) for reader in stopped] == [(39, 2), (2, 1), (3, 1)]
+    assert run(publisher.publish(40, vector(40, 1)), memory)
+    assert run(publisher.publish(41, vector(41, 1)), memory)
+    assert publisher.reading == ()
+    assert not any(memory[layout.left(gate)] for gate in range(layout.gates) if layout.left(gate) in memory)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -206,178 +240,221 @@ def attempt(publisher: Publisher, version: int, states: list[int]) -> bool:
 
 
 class Rewritten(Publisher):
-    """The publisher, with its writing apart so that it can be altered."""
+    """The publisher, in parts that can be altered."""
+
+    order = (("data", "resets"), ("index",))
+    closing = (("close",),)
+
+    def has_left(self, reading, word):
+        return word == reading.all_left
+
+    def is_out_of_patience(self, reading):
+        return self.clock() - reading.since > self.patience
+
+    def known_entries(self):
+        return self.newest.entries
+
+    def gate(self, reading):
+        taken = {self.newest.gate, *(r.gate for r in reading)}
+        return next(g for g in range(self.layout.gates) if g not in taken)
+
+    def superseded(self, entries):
+        return Reading(self.newest.slot, self.newest.gate, entries, self.clock())
 
     def publish(self, version, values):
-        states = yield tuple(Fetch(self.layout.state(r)) for r in range(self.layout.readers))
-        protected = self.protected(states)
-        free = [s for s in range(self.layout.slots) if s not in protected]
-        self.previous_slot = self.slot
-        if not free:
-            return False
-        slot, layout = free[0], self.layout
+        layout = self.layout
+        left = yield tuple(Fetch(layout.left(r.gate)) for r in self.reading)
+        over = [r for r, word in zip(self.reading, left, strict=True) if self.has_left(r, word)]
+        reading = [r for r in self.reading if r not in over]
+        taken = {self.newest.slot, *(r.slot for r in reading)}
+        slot = next((s for s in range(layout.slots) if s not in taken), None)
+        order = self.order
+        if slot is None:
+            slowest = next(r for r in reading if r.slot is not None)
+            if not self.is_out_of_patience(slowest):
+                return False
+            slot, order = slowest.slot, (*self.closing, *order)
+            reading[reading.index(slowest)] = slowest._replace(slot=None, all_left=slowest.all_left + CLOSED)
+        gate = self.gate(reading)
+        before = layout.pack(*self.newest[:3]) + self.known_entries()
         steps = {
-            "invalid": Replace(layout.slot_version(slot), -1),
-            "data": Put(layout.data(slot), values),
-            "valid": Replace(layout.slot_version(slot), version),
-            "index": Replace(layout.latest, version * layout.slots + slot),
+            "close": [Add(layout.left(r.gate), CLOSED) for r in reading if r.slot is None and r not in self.reading],
+            "data": [Put(layout.data(slot), values)],
+            "resets": [Add(layout.left(r.gate), -r.all_left) for r in over],
+            "index": [Add(layout.latest, layout.pack(version, slot, gate) - before)],
         }
-        for step in self.order:
-            yield steps[step] if isinstance(step, str) else tuple(steps[name] for name in step)
-        self.slot = slot
+        for names in order:
+            operations = [operation for name in names for operation in steps[name]]
+            if not operations:
+                continue
+            replies = yield tuple(operations)
+            if "index" in names:
+                entries = replies[operations.index(steps["index"][0])] - before
+        if entries:
+            reading.append(self.superseded(entries))
+        self.newest, self.reading = Latest(version, slot, gate, entries), tuple(reading)
         return True
-
-    order = ("invalid", "data", "valid", "index")
 
 
 class IndexBeforeData(Rewritten):
-    order = ("invalid", "valid", "index", "data")
+    order = (("index",), ("data", "resets"))
 
 
 class IndexWithData(Rewritten):
-    order = ("invalid", ("data", "valid", "index"))
+    order = (("resets",), ("data", "index"))
 
 
-class NeverInvalid(Rewritten):
-    order = ("data", "valid", "index")
+class DoesNotReset(Rewritten):
+    order = (("data",), ("index",))
 
 
-class InvalidWithData(Rewritten):
-    order = (("invalid", "data"), "valid", "index")
+class DoesNotClose(Rewritten):
+    closing = ()
 
 
-class IgnoresReaders(Publisher):
-    def protected(self, states):
-        return {self.slot}
+class ClosesAfterData(Rewritten):
+    closing = (("data",), ("close",))
 
 
-class IgnoresEntering(Publisher):
-    def protected(self, states):
-        return super().protected([IDLE if s % (self.layout.slots + 2) == 1 else s for s in states])
+class ClosesWhileItWrites(Rewritten):
+    closing = (("close", "data"),)
 
 
-class ForgetsPreviousSlot(Publisher):
-    def protected(self, states):
-        self.previous_slot = self.slot
-        return super().protected(states)
+class IgnoresReaders(Rewritten):
+    def has_left(self, reading, word):
+        return True
 
 
-class ForgetsEarlierLooks(Publisher):
-    def protected(self, states):
-        self.held = {reader: (state, since, set()) for reader, (state, since, _) in self.held.items()}
-        return super().protected(states)
+class MissesOneReader(Rewritten):
+    def superseded(self, entries):
+        return super().superseded(entries - 1)
 
 
-class SeesNoSessions(Publisher):
-    def protected(self, states):
-        period = self.layout.slots + 2
-        return super().protected([s and period + s % period for s in states])
+class ForgetsWhoWasCounted(Rewritten):
+    def known_entries(self):
+        return 0
 
 
-class NeverLosesPatience(Publisher):
-    def protected(self, states):
-        self.clock = lambda: 0
-        return super().protected(states)
+class TakesAGateThatIsNotFree(Rewritten):
+    def gate(self, reading):
+        return super().gate([r for r in reading if r.slot is not None])
 
 
-class StartsThePatienceAnew(Publisher):
-    def protected(self, states):
-        self.held = {reader: (state, self.clock(), slots) for reader, (state, _, slots) in self.held.items()}
-        return super().protected(states)
+class HasOneGate(Rewritten):
+    def gate(self, reading):
+        return 0
+
+
+class NeverLosesPatience(Rewritten):
+    def is_out_of_patience(self, reading):
+        return False
+
+
+class StartsThePatienceAnew(Rewritten):
+    def has_left(self, reading, word):
+        self.reading = tuple(r._replace(since=self.clock()) for r in self.reading)
+        return super().has_left(reading, word)
 
 
 def reading(one_round):
     """`read_latest` with another round, which returns the version and whether to be content."""
 
-    def read(layout, reader, session, known, out):
-        latest = yield Fetch(layout.latest)
-        if latest // layout.slots == known:
+    def read(layout, known, out, *, peek):
+        if peek and layout.unpack((yield Fetch(layout.latest))).version == known:
             return known, 0
         rounds = 0
         while True:
+            latest = layout.unpack((yield Add(layout.latest, 1)))
+            if latest.version == known and not rounds:
+                yield Add(layout.left(latest.gate), 1)
+                return known, 0
             rounds += 1
-            base = (session + rounds) * (layout.slots + 2)
-            version, content = yield from one_round(layout, layout.state(reader), base, out)
-            if content:
-                return version, rounds
+            if (yield from one_round(layout, latest, layout.left(latest.gate), out)):
+                return latest.version, rounds
 
     return read
 
 
 @reading
-def faithful(layout, state, base, out):
-    yield Replace(state, base + 1)
-    version, slot = divmod((yield Fetch(layout.latest)), layout.slots)
-    yield Replace(state, base + 2 + slot), Get(layout.data(slot), out)
-    seen = yield Fetch(layout.slot_version(slot))
-    yield Replace(state, IDLE)
-    return version, seen == version
+def faithful(layout, latest, gate, out):
+    yield Get(layout.data(latest.slot), out)
+    return (yield Add(gate, 1)) < CLOSED
 
 
 @reading
-def does_not_enter(layout, state, base, out):
-    version, slot = divmod((yield Fetch(layout.latest)), layout.slots)
-    yield Replace(state, base + 2 + slot)
-    yield Get(layout.data(slot), out)
-    seen = yield Fetch(layout.slot_version(slot))
-    yield Replace(state, IDLE)
-    return version, seen == version
+def leaves_while_it_copies(layout, latest, gate, out):
+    _, left = yield Get(layout.data(latest.slot), out), Add(gate, 1)
+    return left < CLOSED
 
 
 @reading
-def looks_while_it_enters(layout, state, base, out):
-    _, latest = yield Replace(state, base + 1), Fetch(layout.latest)
-    version, slot = divmod(latest, layout.slots)
-    yield Replace(state, base + 2 + slot), Get(layout.data(slot), out)
-    seen = yield Fetch(layout.slot_version(slot))
-    yield Replace(state, IDLE)
-    return version, seen == version
+def leaves_before_it_copies(layout, latest, gate, out):
+    left = yield Add(gate, 1)
+    yield Get(layout.data(latest.slot), out)
+    return left < CLOSED
 
 
 @reading
-def leaves_while_it_copies(layout, state, base, out):
-    yield Replace(state, base + 1)
-    version, slot = divmod((yield Fetch(layout.latest)), layout.slots)
-    yield Replace(state, base + 2 + slot)
-    yield Get(layout.data(slot), out), Replace(state, IDLE)
-    seen = yield Fetch(layout.slot_version(slot))
-    return version, seen == version
+def does_not_leave(layout, latest, gate, out):
+    yield Get(layout.data(latest.slot), out)
+    return (yield Fetch(gate)) < CLOSED
 
 
 @reading
-def pins_another_slot(layout, state, base, out):
-    yield Replace(state, base + 1)
-    version, slot = divmod((yield Fetch(layout.latest)), layout.slots)
-    yield Replace(state, base + 2 + (slot + 1) % layout.slots), Get(layout.data(slot), out)
-    seen = yield Fetch(layout.slot_version(slot))
-    yield Replace(state, IDLE)
-    return version, seen == version
+def leaves_twice(layout, latest, gate, out):
+    yield Get(layout.data(latest.slot), out)
+    yield Add(gate, 1)
+    return (yield Add(gate, 1)) < CLOSED
 
 
 @reading
-def does_not_check(layout, state, base, out):
-    yield Replace(state, base + 1)
-    version, slot = divmod((yield Fetch(layout.latest)), layout.slots)
-    yield Replace(state, base + 2 + slot), Get(layout.data(slot), out)
-    yield Replace(state, IDLE)
-    return version, True
+def leaves_by_another_gate(layout, latest, gate, out):
+    yield Get(layout.data(latest.slot), out)
+    return (yield Add(layout.left((latest.gate + 1) % layout.gates), 1)) < CLOSED
 
 
 @reading
-def checks_while_it_copies(layout, state, base, out):
-    yield Replace(state, base + 1)
-    version, slot = divmod((yield Fetch(layout.latest)), layout.slots)
-    _, _, seen = yield Replace(state, base + 2 + slot), Get(layout.data(slot), out), Fetch(layout.slot_version(slot))
-    yield Replace(state, IDLE)
-    return version, seen == version
+def copies_another_slot(layout, latest, gate, out):
+    yield Get(layout.data((latest.slot + 1) % layout.slots), out)
+    return (yield Add(gate, 1)) < CLOSED
 
 
-def keeps_its_session(layout, reader, session, known, out):
-    return read_latest(layout, reader, 0, known, out)
+@reading
+def does_not_check(layout, latest, gate, out):
+    yield Get(layout.data(latest.slot), out)
+    yield Add(gate, 1)
+    return True
+
+
+@reading
+def checks_while_it_copies(layout, latest, gate, out):
+    _, left = yield Get(layout.data(latest.slot), out), Fetch(gate)
+    yield Add(gate, 1)
+    return left < CLOSED
+
+
+def looks_before_it_enters(layout, known, out, *, peek):
+    latest = layout.unpack((yield Fetch(layout.latest)))
+    if latest.version == known:
+        return known, 0
+    yield Add(layout.latest, 1)
+    yield Get(layout.data(latest.slot), out)
+    yield Add(layout.left(latest.gate), 1)
+    return latest.version, 1
+
+
+def stays_where_nothing_is_new(layout, known, out, *, peek):
+    latest = layout.unpack((yield Add(layout.latest, 1)))
+    if latest.version == known:
+        return known, 0
+    yield Get(layout.data(latest.slot), out)
+    yield Add(layout.left(latest.gate), 1)
+    return latest.version, 1
 
 
 PROMPT = {"slots": 3, "reads": [2], "versions": 4}
-EXPIRING = {"slots": 3, "reads": [1], "versions": 3, "patience": 0, "ticks": 1}
+TWO = {"slots": 3, "reads": [2, 1], "versions": 3, "elements": 1}
+EXPIRING = {"slots": 2, "reads": [2], "versions": 4, "patience": 0, "ticks": 1}
 
 
 @pytest.mark.parametrize("bounds", [PROMPT, EXPIRING])
@@ -386,22 +463,24 @@ def test_the_altered_programs_are_sound_before_they_are_altered(bounds):
     assert rewritten.states == original.states
 
 
-ROUNDS, TORN = "took . rounds", r"got \["
-BLOCKED, ALONE = "does not publish", "does not get on alone"
+TORN, ROUNDS = r"got \[", "took . rounds"
+BLOCKED, ALONE, ENDLESS = "does not publish", "does not get on alone", "do not come to an end"
 
 
 @pytest.mark.parametrize(
     ("publisher", "bounds", "violation"),
     [
         (IndexBeforeData, PROMPT, TORN),
-        (IndexWithData, PROMPT, f"{TORN}|{ROUNDS}|{ALONE}"),
-        (NeverInvalid, EXPIRING, TORN),
-        (InvalidWithData, EXPIRING, TORN),
-        (IgnoresReaders, PROMPT, ROUNDS),
-        (IgnoresEntering, PROMPT, ROUNDS),
-        (ForgetsPreviousSlot, PROMPT, ROUNDS),
-        (ForgetsEarlierLooks, PROMPT, ROUNDS),
-        (SeesNoSessions, PROMPT, ROUNDS),
+        (IndexWithData, PROMPT, TORN),
+        (DoesNotReset, PROMPT, f"{TORN}|{ENDLESS}"),
+        (DoesNotClose, EXPIRING, TORN),
+        (ClosesAfterData, EXPIRING, TORN),
+        (ClosesWhileItWrites, EXPIRING, TORN),
+        (IgnoresReaders, PROMPT, TORN),
+        (MissesOneReader, PROMPT, f"{TORN}|{ENDLESS}"),
+        (ForgetsWhoWasCounted, PROMPT, f"{TORN}|{ENDLESS}"),
+        (TakesAGateThatIsNotFree, EXPIRING, f"{TORN}|{ROUNDS}|{ALONE}|{ENDLESS}"),
+        (HasOneGate, PROMPT, f"{TORN}|{ENDLESS}"),
         (NeverLosesPatience, EXPIRING, BLOCKED),
         (StartsThePatienceAnew, EXPIRING, BLOCKED),
     ],
@@ -414,13 +493,16 @@ def test_a_broken_publisher_is_found_out(publisher, bounds, violation):
 @pytest.mark.parametrize(
     ("read", "bounds", "violation"),
     [
-        (does_not_enter, PROMPT, ROUNDS),
-        (looks_while_it_enters, PROMPT, ROUNDS),
-        (leaves_while_it_copies, PROMPT, ROUNDS),
-        (pins_another_slot, PROMPT, ROUNDS),
+        (looks_before_it_enters, PROMPT, TORN),
+        (leaves_before_it_copies, PROMPT, TORN),
+        (leaves_while_it_copies, PROMPT, TORN),
+        (does_not_leave, PROMPT, ENDLESS),
+        (stays_where_nothing_is_new, {"slots": 2, "reads": [2], "versions": 2}, ENDLESS),
+        (leaves_twice, PROMPT, f"{TORN}|{ENDLESS}"),
+        (leaves_by_another_gate, PROMPT, f"{TORN}|{ENDLESS}"),
+        (copies_another_slot, PROMPT, TORN),
         (does_not_check, EXPIRING, TORN),
         (checks_while_it_copies, EXPIRING, TORN),
-        (keeps_its_session, PROMPT, ROUNDS),
     ],
 )
 def test_a_broken_reader_is_found_out(read, bounds, violation):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from interleavings import Explorer, Party, State, ViolationError, vector
+from interleavings import Explorer, Party, State, ViolationError, run, vector
 
 from hpcrl.transport.protocol import CACHE_LINE, Consumer, Fetch, Get, Producer, Put, Replace, RingLayout
 
@@ -156,24 +156,6 @@ def test_full_and_empty():
     assert producer.full(), "as it was when last looked at"
     assert run(producer.push(*one), memory)
     assert run(consumer.look(), memory) - consumer.tail == 2
-
-
-def run(program, memory):
-    """One program alone on ``memory``."""
-    reply = None
-    while True:
-        try:
-            step = program.send(reply)
-        except StopIteration as stop:
-            return stop.value
-        reply = None
-        for operation in step if isinstance(step, tuple) and not hasattr(step, "offset") else (step,):
-            if isinstance(operation, Put):
-                memory.update({operation.offset + 8 * i: value for i, value in enumerate(operation.buffer.tolist())})
-            else:
-                reply = memory.get(operation.offset, 0)
-                if isinstance(operation, Replace):
-                    memory[operation.offset] = operation.value
 
 
 def test_rings_side_by_side_and_their_slots_share_no_cache_line():
