@@ -1,13 +1,12 @@
 """One MPI window: atomic words, chunked contiguous transfers, a bound on requests in flight."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcrl.errors import TransportError
-from hpcrl.transport.protocol import WORD, Add, Fetch, FetchMany, Get, Operation, Program, Put, Replace
+from hpcrl.transport.protocol import WORD, Add, Fetch, FetchMany, Operation, Program, Put, Replace
 from hpcrl.transport.waiting import wait_for_all
 
 MAX_TRANSFER_BYTES = 2**28
@@ -66,67 +65,75 @@ class Window:
         self.local[:] = 0
         self.win.Sync()
         wait_for_all(comm)
-        self._in_flight: Counter[int] = Counter()
+        self._in_flight: dict[int, int] = {}
 
     def word(self, operation: Fetch | Replace | Add, rank: int) -> int:
         """Run one atomic operation and return the old value of the word."""
-        result = self._start_word(operation, rank)
+        result = self.start(operation, rank)
         self.flush(rank)
         return int(result[1])
-
-    def _start_word(self, operation: Fetch | Replace | Add, rank: int) -> np.ndarray:
-        self._count_request(rank)
-        operand_result = np.empty(2, np.int64)  # one allocation for both; must live until the flush
-        operand_result[0] = 0 if type(operation) is Fetch else operation.value
-        self.win.Fetch_and_op(operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[type(operation)])
-        return operand_result
-
-    def _count_request(self, rank: int) -> None:
-        if self._in_flight[rank] >= self.max_requests:
-            self.flush(rank)
-        self._in_flight[rank] += 1
 
     def start(self, operation: Operation, rank: int) -> np.ndarray | None:
         """Begin an operation; complete, and its buffers free, after :meth:`flush` of ``rank``.
 
         Own memory is read and written directly: no other rank writes these bytes at the time, by protocol.
+
+        Returns
+        -------
+        int64 [2]
+            Of an operation on one word; after the flush its second element is the word's old value. None for others.
         """
-        if not isinstance(operation, FetchMany | Get | Put):
-            return self._start_word(operation, rank)
+        kind = type(operation)
+        if kind in _MPI_OP:
+            self._count_request(rank)
+            operand_result = np.empty(2, np.int64)  # one allocation for both; must live until the flush
+            operand_result[0] = 0 if kind is Fetch else operation.value
+            self.win.Fetch_and_op(operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[kind])
+            return operand_result
         if not operation.buffer.flags.c_contiguous:  # reshape would make a copy, freed before the transfer is over
             raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {operation.buffer.strides}")
         data = operation.buffer.reshape(-1).view(np.uint8)
-        if isinstance(operation, FetchMany):
-            words = data.nbytes // WORD
-            self._count_request(rank)
-            self.win.Get_accumulate(
-                [None, 0, MPI.INT64_T],
-                [data, words, MPI.INT64_T],
-                rank,
-                [operation.offset, words, MPI.INT64_T],
-                MPI.NO_OP,
-            )
-            return None
-        if rank == self.rank:
-            mine = self.local[operation.offset : operation.offset + data.nbytes]
-            self.win.Sync()
-            if isinstance(operation, Put):
-                mine[:] = data
-            else:
-                data[:] = mine
-            self.win.Sync()
-            return None
-        transfer = self.win.Put if isinstance(operation, Put) else self.win.Get
+        if kind is FetchMany:
+            self._start_words(data, operation.offset, rank)
+        elif rank == self.rank:
+            self._copy(kind, data, operation.offset)
+        else:
+            self._start_transfer(kind, data, operation.offset, rank)
+        return None
+
+    def _start_words(self, data: np.ndarray, offset: int, rank: int) -> None:
+        words = data.nbytes // WORD
+        self._count_request(rank)
+        target = [offset, words, MPI.INT64_T]
+        self.win.Get_accumulate([None, 0, MPI.INT64_T], [data, words, MPI.INT64_T], rank, target, MPI.NO_OP)
+
+    def _start_transfer(self, kind: type, data: np.ndarray, offset: int, rank: int) -> None:
+        transfer = self.win.Put if kind is Put else self.win.Get
         for begin in range(0, data.nbytes, self.max_transfer_bytes):
             self._count_request(rank)
             chunk = data[begin : begin + self.max_transfer_bytes]
-            transfer([chunk, MPI.BYTE], rank, [operation.offset + begin, chunk.nbytes, MPI.BYTE])
-        return None
+            transfer([chunk, MPI.BYTE], rank, [offset + begin, chunk.nbytes, MPI.BYTE])
+
+    def _copy(self, kind: type, data: np.ndarray, offset: int) -> None:
+        mine = self.local[offset : offset + data.nbytes]
+        self.win.Sync()
+        if kind is Put:
+            mine[:] = data
+        else:
+            data[:] = mine
+        self.win.Sync()
+
+    def _count_request(self, rank: int) -> None:
+        in_flight = self._in_flight.get(rank, 0)
+        if in_flight >= self.max_requests:
+            self.flush(rank)
+            in_flight = 0
+        self._in_flight[rank] = in_flight + 1
 
     def flush(self, rank: int) -> None:
         """Wait until everything begun towards ``rank`` is complete there."""
-        self.win.Flush(rank)
-        self._in_flight[rank] = 0
+        if self._in_flight.pop(rank, 0):
+            self.win.Flush(rank)
 
     def free(self) -> None:
         """Close the epoch and free the window; collective. Views of its memory must not be used afterwards."""
@@ -143,24 +150,24 @@ def drive(window: Window, programs: Sequence[tuple[int, Program]]) -> list[objec
     round trips as talking to one.
     """
     results: list[object] = [None] * len(programs)
-    replies: dict[int, object] = dict.fromkeys(range(len(programs)))
-    while replies:
-        begun: dict[int, tuple[bool, list[np.ndarray | None]]] = {}
-        for i, reply in replies.items():
+    running: list[tuple[int, object]] = [(i, None) for i in range(len(programs))]
+    while running:
+        begun, ranks = [], set()
+        for i, reply in running:
             rank, program = programs[i]
             try:
                 step = program.send(reply)
             except StopIteration as stop:
                 results[i] = stop.value
                 continue
-            many = not isinstance(step, Operation)
-            begun[i] = (many, [window.start(operation, rank) for operation in (step if many else (step,))])
-        for rank in {programs[i][0] for i in begun}:
+            many = type(step) is tuple  # an operation is a named one
+            begun.append((i, [window.start(o, rank) for o in step] if many else window.start(step, rank)))
+            ranks.add(rank)
+        for rank in ranks:
             window.flush(rank)
-        replies = {
-            i: tuple(None if v is None else int(v[1]) for v in values)
-            if many
-            else (None if values[0] is None else int(values[0][1]))
-            for i, (many, values) in begun.items()
-        }
+        running = [(i, tuple(map(_value, b)) if type(b) is list else _value(b)) for i, b in begun]
     return results
+
+
+def _value(begun: np.ndarray | None) -> int | None:
+    return None if begun is None else int(begun[1])
