@@ -214,6 +214,7 @@ def _print_keys() -> None:
 def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> "Forecast":
     from hpcrl.envs import env_spec
     from hpcrl.launch import forecast
+    from hpcrl.launch.delays import delay_distribution
     from hpcrl.launch.sizes import num_parameters
     from hpcrl.replay.lanes import record_dtype, shortest_capacity
 
@@ -232,6 +233,7 @@ def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> 
         optimizer_vectors=forecast.optimizer_vectors(
             learning.optimizer, momentum=learning.momentum, rmsprop_centered=learning.rmsprop_centered
         ),
+        virtual_delay=max(delay_distribution(learning.virtual_delay or "0")[0]),
     )
     periods = forecast.Periods(
         training_intensity=learning.training_intensity,

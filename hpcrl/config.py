@@ -197,6 +197,10 @@ class LearningConfig(Section):
         ge=0, description="added to the optimizer's denominator; unset: adagrad 1e-10, rmsprop 1e-5, adam 1.5e-4"
     )
     target_period_updates: Int = Field(2500, ge=1, description="global updates between two target networks")
+    virtual_delay: str = Field(
+        "",
+        description='gradients are made so many updates older: "30", "0:1, 10:2.5" (delay:weight), or a run to imitate',
+    )
     max_gradient_norm: Float = Field(0.0, ge=0, description="the learner clips its whole gradient to it; 0 = off")
 
     @model_validator(mode="before")
@@ -208,10 +212,16 @@ class LearningConfig(Section):
 
 
 class LearnerConfig(Section):
-    """``[learner]``: when a learner pulls."""
+    """``[learner]``: when a learner pulls, and which gradients it keeps to itself."""
 
     pipeline: Int = Field(0, ge=0, le=1, description="0: pull when the last push is consumed; 1: overlap them")
     pull_period_updates: Int = Field(1, ge=1, description="own updates between two pulls of the parameters")
+    outlier_deviations: Float = Field(
+        0.0, ge=0, description="gradients whose loss exceeds mean + so many deviations are dropped; 0 = none (ours)"
+    )
+    outlier_window_updates: Int = Field(
+        1000, ge=2, description="own updates that this running mean and deviation reach back; before, none is dropped"
+    )
 
 
 class ActorConfig(Section):
@@ -224,7 +234,9 @@ class ActorConfig(Section):
 class ServerConfig(Section):
     """``[server]``: guards and transport of the parameter servers."""
 
-    staleness_bound_updates: Int = Field(0, ge=0, description="older gradients are dropped; 0 = 4 x learners (ours)")
+    staleness_bound_updates: Int = Field(
+        0, ge=0, description="older gradients are dropped; 0 = 4 x (learners + longest virtual delay) (ours)"
+    )
     slots: Int = Field(4, ge=3, description="published copies per shard")
     window_flavour: Literal["allocate", "create"] = Field("allocate", description="how MPI windows get their memory")
     max_requests_in_flight: Int = Field(64, ge=1, description="outstanding one-sided requests per peer")

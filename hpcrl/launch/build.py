@@ -13,9 +13,11 @@ from torch import nn
 
 from hpcrl.algorithms.dqn import Dqn, EpsilonGreedy
 from hpcrl.algorithms.exploration import ladder, linear
+from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.algorithms.optimizers import make_optimizer
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
+from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.resume import load_shard
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import network_arguments, num_parameters
@@ -33,6 +35,7 @@ from hpcrl.roles.monitor import Monitor, Writer
 from hpcrl.roles.parameter_server import HEADER_WORDS, ParameterServer
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
 from hpcrl.roles.stopping import StopFlag
+from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.seeding import generator, seed_sequence, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.storage.runlog import RunLog
@@ -129,6 +132,11 @@ class Job:
         self.counters = self._keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
+
+    @cached_property
+    def delays(self) -> tuple[list[int], list[float]]:
+        """Virtual delays of the learners' gradients, and their weights."""
+        return delay_distribution(self.config.learning.virtual_delay or "0")
 
     # parts that roles of this rank share --------------------------------------------------------------------------
 
@@ -240,7 +248,7 @@ def make_server(job: Job, index: int) -> ParameterServer:
         params=job.params,
         targets=job.targets,
         gradients=job.gradients,
-        staleness_bound=config.server.staleness_bound_updates or 4 * max(1, len(job.learners)),
+        staleness_bound=config.server.staleness_bound_updates or 4 * (len(job.learners) + max(job.delays[0])),
         target_period=learning.target_period_updates,
         last_update=config.run.total_updates,
         at_end=job.stop.finish,
@@ -257,19 +265,30 @@ def make_learner(job: Job, index: int) -> Learner:
     """Learner ``index``."""
     config = job.config
     lanes, ratio, _ = job.memory
+    if not any(job.delays[0]):
+        online = job.online
+    else:
+        # A replica of its own: the actor beside it goes on with the newest parameters.
+        delays, weights = job.delays
+        rng = generator(config.run.seed, "virtual delay", index)
+        vector = DelayedVector(job.params, delays=delays, weights=weights, rng=rng)
+        online = Replica(job.network(), vector, len(job.servers), job.rank_plan.device)
     target = Replica(job.network(), job.targets, len(job.servers), job.rank_plan.device, job.dtype)
     return Learner(
         index,
-        online=job.online,
+        online=online,
         target=target,
         algorithm=Dqn(
-            job.online,
+            online,
             target,
             loss=config.learning.loss,
             double=config.learning.double,
             max_gradient_norm=config.learning.max_gradient_norm,
             dtype=job.dtype,
         ),
+        guard=LossGuard(config.learner.outlier_deviations, config.learner.outlier_window_updates)
+        if config.learner.outlier_deviations
+        else None,
         replay=UniformReplay(
             lanes,
             n_step=config.replay.n_step,

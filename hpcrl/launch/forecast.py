@@ -90,6 +90,8 @@ class Sizes:
     """gradients of one learner that a server can hold"""
     optimizer_vectors: int
     """see :func:`optimizer_vectors`"""
+    virtual_delay: int
+    """longest, in updates: copies of old parameters that a learner keeps"""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             private += shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
             shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
         elif role.kind == "learner":
-            private += 3 * vector_bytes + sizes.batch_size * sizes.window_steps * sizes.record_bytes
+            vectors = 3  # parameters, gradients and target
+            if sizes.virtual_delay:  # the history, the newest, and a replica of its own
+                vectors += sizes.virtual_delay + 2 + (2 if "actor" in kinds else 0)
+            private += vectors * vector_bytes + sizes.batch_size * sizes.window_steps * sizes.record_bytes
             memory = plan.memories[plan.memory_of(role)]
             if memory.learners[0] == role.index:
                 own, node = (0, 1) if plan.layout == "split" else (1, 0)

@@ -77,8 +77,10 @@ def _on_all(comm: MPI.Intracomm, do: Callable[[], Any]) -> Any:
 
 def _check_environment(config: Config) -> None:
     from hpcrl.envs import env_spec  # only now: numpy and torch size their thread pools when imported
+    from hpcrl.launch.delays import delay_distribution
 
     env_spec(**config.env.arguments())
+    delay_distribution(config.learning.virtual_delay or "0")
 
 
 def make_plan(comm: MPI.Intracomm, config: Config) -> Plan:

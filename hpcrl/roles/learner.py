@@ -1,14 +1,21 @@
 """The learner: samples experience, computes a gradient, sends it to the parameter servers (Gorila, section 4)."""
 
+from collections import Counter
+
 import numpy as np
 
 from hpcrl.algorithms.dqn import Dqn
+from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.networks import Replica
 from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.metrics import Reporter
-from hpcrl.roles.parameter_server import HEADER_WORDS
+from hpcrl.roles.parameter_server import HEADER_WORDS, decode_verdict
 from hpcrl.roles.ratio import TrainingRatio
 from hpcrl.transport.ring import Rings
+
+APPLIED, PARTLY_APPLIED, DROPPED, OUTLIER = range(4)
+"""What became of a gradient: all shards applied it, some, or none (too old), or it was not sent (its loss)."""
+NO_DELAY = -1
 
 
 class Learner:
@@ -20,6 +27,8 @@ class Learner:
         Follow the servers' parameters and targets.
     algorithm : Dqn
         Writes gradients into ``online``.
+    guard : LossGuard, optional
+        Refuses gradients whose loss is an outlier.
     replay : UniformReplay
     ratio : TrainingRatio
         Says when an update is due.
@@ -47,6 +56,7 @@ class Learner:
         online: Replica,
         target: Replica,
         algorithm: Dqn,
+        guard: LossGuard | None,
         replay: UniformReplay,
         ratio: TrainingRatio,
         gradients: Rings,
@@ -59,13 +69,15 @@ class Learner:
         reporter: Reporter,
     ):
         self.index = index
-        self.online, self.target, self.algorithm = online, target, algorithm
+        self.online, self.target, self.algorithm, self.guard = online, target, algorithm, guard
         self.replay, self.ratio, self.batch_size, self.rng = replay, ratio, batch_size, rng
         self.gradients, self.servers, self.pipeline = gradients, servers, pipeline
         self.pull_period, self.target_period = pull_period, target_period
         self.reporter = reporter
         self.updates = 0
         self.in_flight = False
+        self.fates: Counter[tuple[int, int]] = Counter()
+        """Gradients that were not yet reported, by fate and delay at shard 0. [updates]"""
         self._sums = np.zeros(3)  # of loss, of mean action value, and how many of each
         self._headers = np.zeros((len(servers), HEADER_WORDS), np.int64)
 
@@ -83,8 +95,12 @@ class Learner:
             self.online.flat.check()
         batch = self.replay.sample(self.batch_size, self.rng)  # (2)
         loss, mean_q, delta = self.algorithm.gradient(batch)  # (3)
-        self.replay.update(batch, delta)
-        self._push()  # (5)
+        if self.guard is None or self.guard.accepts(loss):
+            self.replay.update(batch, delta)
+            self._push()  # (5)
+        else:  # (4)
+            self.fates[OUTLIER, NO_DELAY] += 1
+            self.ratio.add_update()
         self.updates += 1  # (7)
         self._sums += loss, mean_q, 1
         return True
@@ -101,7 +117,16 @@ class Learner:
         if arrived:
             self.ratio.add_update()
             self.in_flight = False
+            for answers in self.gradients.answers():
+                self._count_fate([decode_verdict(answer) for answer in answers])
         return arrived
+
+    def _count_fate(self, verdicts: list[tuple[bool, int] | None]) -> None:
+        """Count a gradient that every shard has judged."""
+        if None not in verdicts:
+            applied = sum(accepted for accepted, _ in verdicts)
+            fate = APPLIED if applied == len(verdicts) else PARTLY_APPLIED if applied else DROPPED
+            self.fates[fate, verdicts[0][1]] += 1
 
     def _push(self) -> None:
         gradient = self.online.host_gradients()

@@ -9,10 +9,11 @@ FIELDS = {
     "episode": ("simulator", "episode_return", "length_steps", "total_frames", "global_update"),
     "actor": ("steps", "epsilon", "total_frames", "global_update"),
     "learner": ("updates", "trained", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
+    "gradient": ("fate", "delay_updates", "count"),
     "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum"),
     "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
 }
-"""Values of a report by kind. Counts are totals since the rank started."""
+"""Values of a report by kind. Counts are totals since the rank started, but of gradients since the last report."""
 
 KINDS = tuple(FIELDS)
 MOST_FIELDS = max(map(len, FIELDS.values()))
@@ -40,11 +41,11 @@ class Reporter:
     Parameters
     ----------
     send : callable
-        ``send(record)``: uint8 ``[RECORD.itemsize]`` to the monitor; never waits.
+        ``send(record)``: uint8 ``[RECORD.itemsize]`` to the monitor; never waits. Whether it was sent.
     period_seconds : float
     """
 
-    def __init__(self, send: Callable[[np.ndarray], None], period_seconds: float):
+    def __init__(self, send: Callable[[np.ndarray], bool], period_seconds: float):
         self.send, self.period = send, period_seconds
         self._due: dict[str, float] = {}
 
@@ -55,8 +56,8 @@ class Reporter:
         self._due[kind] = now + self.period
         return True
 
-    def _send(self, kind: str, index: int, **values: float) -> None:
-        self.send(encode(kind, index, values))
+    def _send(self, kind: str, index: int, **values: float) -> bool:
+        return self.send(encode(kind, index, values))
 
     def episode(self, actor, simulator: int) -> None:
         """A simulator of ``actor`` finished an episode: its raw, unclipped return."""
@@ -83,8 +84,11 @@ class Reporter:
             )
 
     def learner(self, learner) -> None:
-        """A learner's counts."""
+        """A learner's counts, and what became of its gradients."""
         if self._is_due("learner"):
+            for (fate, delay), count in list(learner.fates.items()):
+                if self._send("gradient", learner.index, fate=fate, delay_updates=delay, count=count):
+                    del learner.fates[fate, delay]
             self._send(
                 "learner",
                 learner.index,

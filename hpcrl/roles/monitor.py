@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -134,6 +134,8 @@ class Monitor:
         self.began = time.monotonic()
         self.earlier_seconds = wall_seconds
         self.returns: deque[float] = deque(maxlen=100)
+        self.gradients: Counter[tuple[float, float, float]] = Counter()
+        """Gradients not yet in the run log, by learner, fate and delay."""
         self.last: dict[tuple[str, int], dict[str, float]] = {}
         self.heard = {(kind, index): self.began for kind, count in members.items() for index in range(count)}
         self.progress: Progress | None = None
@@ -173,6 +175,9 @@ class Monitor:
             self.returns.append(values["episode_return"])
             self._log("episodes", {"wall_seconds": self.wall_seconds(), "actor": index, **values})
             return
+        if kind == "gradient":
+            self.gradients[index, values["fate"], values["delay_updates"]] += values["count"]
+            return
         if kind == "evaluator":
             self._log("evaluations", {"wall_seconds": self.wall_seconds(), **values})
             log.info(
@@ -211,6 +216,7 @@ class Monitor:
             return
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self.checkpoint_seconds
+            self.write_gradients()
             self.keeper.begin(self.counters.get("global_update"))
         self._look_for_the_end()
 
@@ -240,6 +246,7 @@ class Monitor:
 
     def end(self) -> None:
         """Write the last rows and the summary."""
+        self.write_gradients()
         self.write_row()
         progress = self._measure(self._start)[1]
         self.writer.submit(lambda: self.display.close(progress))
@@ -259,6 +266,18 @@ class Monitor:
         self._row_before, row = self._measure(self._row_before)
         self._log("progress", {name: getattr(row, name) for name in schema.TABLES["progress"]})
         self.writer.submit(self.runlog.flush)
+
+    def write_gradients(self) -> None:
+        """Add what became of the learners' gradients since this was last called to the run log."""
+        clocks = {
+            "wall_seconds": self.wall_seconds(),
+            "total_frames": self.counters.get("total_frames"),
+            "global_update": self.counters.get("global_update"),
+        }
+        for (learner, fate, delay), count in sorted(self.gradients.items()):
+            row = {"learner": learner, "fate": fate, "delay_updates": delay, "count": count}
+            self._log("gradients", {**clocks, **row})
+        self.gradients.clear()
 
     def _sum(self, kind: str, name: str) -> float:
         return sum(values[name] for (k, _), values in self.last.items() if k == kind)

@@ -13,6 +13,19 @@ from hpcrl.transport.ring import Rings
 
 HEADER_WORDS = 8
 """int64 words before the gradient in a record; word 0 is the version of this shard that it was computed at"""
+MOST_DELAY_UPDATES = 2046
+"""Longer delays are told to learners as this."""
+
+
+def encode_verdict(accepted: bool, delay: int) -> int:
+    """The server's answer to a gradient: whether it was applied, and its delay. [updates]"""
+    return 2 * min(max(delay, 0), MOST_DELAY_UPDATES) + accepted + 1
+
+
+def decode_verdict(answer: int) -> tuple[bool, int] | None:
+    """What :func:`encode_verdict` was given; None where the gradient was not judged, since the run is at its end."""
+    delay, accepted = divmod(answer - 1, 2)
+    return (bool(accepted), delay) if answer else None
 
 
 class ParameterServer:
@@ -71,12 +84,15 @@ class ParameterServer:
     def step(self) -> bool:
         """Apply every gradient that waits, publish once, give the slots back; whether there was any."""
         waiting = [learner for learner, n in enumerate(self.gradients.waiting()) if n]  # (1)
+        verdicts: dict[int, int] = {}
         for learner in waiting:
             if self.last_update and self.version >= self.last_update:
                 break
             version, gradient = self._read(learner)
             staleness = self.version - version
-            if staleness > self.staleness_bound:  # (2)
+            accepted = staleness <= self.staleness_bound
+            verdicts[learner] = encode_verdict(accepted, staleness)
+            if not accepted:  # (2)
                 self.dropped += 1
                 continue
             self.shard.grad = gradient
@@ -88,7 +104,7 @@ class ParameterServer:
                 self.target, self.target_version = self.shard.detach().numpy().copy(), self.version
         self.publish()  # (4)
         # Only now: a learner whose push is consumed must find its own update in the next pull.
-        self.gradients.pop(waiting)
+        self.gradients.pop(waiting, verdicts)
         self.reporter.server(self)
         return bool(waiting)
 

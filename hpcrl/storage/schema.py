@@ -112,6 +112,16 @@ TABLES: dict[str, dict[str, Column]] = {
         "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),
         "mean_q": Column("f8", "score", "mean value of the actions in the minibatches since the row before"),
     },
+    # A histogram for each learner: rows add up. Written at each checkpoint and at the end of the run.
+    "gradients": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "global_update": _GLOBAL_UPDATE,
+        "learner": Column("i4", "1", "index of the learner"),
+        "fate": Column("i4", "1", "0 applied, 1 applied by some shards only, 2 dropped as too old, 3 loss an outlier"),
+        "delay_updates": Column("i4", "updates", "age at shard 0, up to 2046 (which stands for more); -1: not sent"),
+        "count": Column("i8", "gradients", "such gradients since the rows before"),
+    },
     "evaluations": {
         "wall_seconds": _WALL_SECONDS,
         "total_frames": _TOTAL_FRAMES,

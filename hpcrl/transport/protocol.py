@@ -230,6 +230,13 @@ def _first_free(numbers: int, taken: set[int]) -> int | None:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
+ANSWERS = 2
+ANSWER_BITS = 12
+"""A consumer answers each record with a small number, and the word that gives a slot back carries the last two: who
+sees a record consumed sees what became of it, without a look more."""
+_ANSWERS_LIMIT = 2 ** (ANSWERS * ANSWER_BITS)
+
+
 @dataclass(frozen=True)
 class RingLayout:
     """Where the words and slots of a ring lie; ``start`` is its first byte in the consumer's window."""
@@ -245,7 +252,8 @@ class RingLayout:
 
     @property
     def tail(self) -> int:
-        """Word with the number of records ever consumed; written by the consumer alone."""
+        """Word with the number of records ever consumed and the last :data:`ANSWERS` answers (see `Consumer.pop`);
+        written by the consumer alone."""
         return self.start + CACHE_LINE
 
     def data(self, index: int) -> int:
@@ -266,6 +274,8 @@ class Producer:
     head: int = 0
     tail: int = 0
     """the consumer's index as last seen: at most the true one"""
+    answers: int = 0
+    """its last answers then, the newest in the lowest bits"""
 
     def full(self) -> bool:
         """Whether the ring was full when last looked at."""
@@ -273,8 +283,12 @@ class Producer:
 
     def look(self) -> Program:
         """Read the consumer's index again."""
-        self.tail = yield Fetch(self.layout.tail)
+        self.tail, self.answers = divmod((yield Fetch(self.layout.tail)), _ANSWERS_LIMIT)
         return self.tail
+
+    def answer(self, index: int) -> int:
+        """The consumer's answer to record ``index``, one of the last :data:`ANSWERS` that it was seen to consume."""
+        return self.answers >> (self.tail - 1 - index) * ANSWER_BITS & (2**ANSWER_BITS - 1)
 
     def push(self, *parts: np.ndarray) -> Program:
         """Write the next record, given in contiguous ``parts``; the result is False where the ring is full."""
@@ -302,13 +316,15 @@ class Consumer:
     tail: int = 0
     head: int = 0
     """the producer's index as last seen: at most the true one"""
+    answers: int = 0
 
     def look(self) -> Program:
         """Read the producer's index again."""
         self.head = yield Fetch(self.layout.head)
         return self.head
 
-    def pop(self) -> Program:
-        """Give the oldest record's slot back to the producer."""
+    def pop(self, answer: int = 0) -> Program:
+        """Give the oldest record's slot back to the producer, with an answer below ``2**ANSWER_BITS``."""
         self.tail += 1
-        yield Replace(self.layout.tail, self.tail)
+        self.answers = (self.answers << ANSWER_BITS | answer) % _ANSWERS_LIMIT
+        yield Replace(self.layout.tail, self.tail * _ANSWERS_LIMIT + self.answers)

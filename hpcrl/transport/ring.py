@@ -1,6 +1,7 @@
 """Rings of fixed-size records from many producers to the ranks that consume them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from mpi4py import MPI
@@ -46,6 +47,7 @@ class Rings:
             self.to = {rank: Producer(rings[index]) for rank, rings in layouts.items()}
         self.dropped = 0
         """records given up because a ring was full"""
+        self._answered = 0
 
     def _layouts(self, record_bytes: int, capacity: int) -> list[RingLayout]:
         layouts, start = [], 0
@@ -84,6 +86,16 @@ class Rings:
         self.dropped += pushed.count(False)
         return all(pushed)
 
+    def answers(self) -> list[list[int]]:
+        """What each consumer answered to every record that all were seen to consume since this was last asked.
+
+        Ask before :data:`~hpcrl.transport.protocol.ANSWERS` further records are pushed; older answers are lost.
+        """
+        done = min(ring.tail for ring in self.to.values())
+        found = [[ring.answer(index) for ring in self.to.values()] for index in range(self._answered, done)]
+        self._answered = done
+        return found
+
     # consumer -----------------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[int]:
@@ -100,10 +112,10 @@ class Rings:
         self.window.win.Sync()
         return self.window.local[begin : begin + layout.record_bytes]
 
-    def pop(self, producers: Sequence[int]) -> None:
-        """Give the oldest record of each of ``producers`` back."""
+    def pop(self, producers: Iterable[int], answers: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Give the oldest record of each of ``producers`` back, with an answer (default 0)."""
         self.window.win.Sync()  # what was read of them is read before their producers may overwrite it
-        drive(self.window, [(self.window.rank, self.consumers[p].pop()) for p in producers])
+        drive(self.window, [(self.window.rank, self.consumers[p].pop(answers.get(p, 0))) for p in producers])
 
     def free(self) -> None:
         """Free the window; collective."""

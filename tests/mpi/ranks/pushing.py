@@ -1,7 +1,8 @@
 """``pushing.py FLAVOUR MODE RECORDS``: numbered records through rings, at random speeds.
 
 Rank 0 and, with more than two ranks, the last rank consume; all but rank 0 produce, so the last pushes to itself too.
-MODE ``wait``: a producer waits for room; ``drop``: it never waits. At the end their lists are compared.
+MODE ``wait``: a producer waits for room, and reads every consumer's answer to every record; ``drop``: it never waits.
+At the end their lists are compared.
 """
 
 import sys
@@ -29,7 +30,7 @@ rings = Rings(
     name="test",
     producers=producers,
     record_bytes={consumer: 8 * (1 + n) for consumer, n in words.items()},
-    capacity=3,
+    capacity=2 if MODE == "wait" else 3,  # no more than there are answers, or some would be lost
     flavour=FLAVOUR,
     max_requests=2,
 )
@@ -39,11 +40,22 @@ pause_seconds = 0.0 if rank % 2 else 5e-4
 to_push = RECORDS if rank in producers else 0
 accepted = {consumer: [] for consumer in consumers}
 taken = {producer: [] for producer in producers}
-pushed = refused = 0
+pushed = refused = answered = 0
 
 
 def record(number: int, consumer: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([rank], np.int64), np.full(words[consumer], number, np.int64)
+
+
+def answer(number: int, consumer: int) -> int:
+    return (7 * number + consumer) % 4096
+
+
+def take_answers() -> None:
+    global answered
+    for answers in rings.answers():
+        assert answers == [answer(answered, consumer) for consumer in consumers], (answered, answers)
+        answered += 1
 
 
 def push_one() -> bool:
@@ -52,6 +64,7 @@ def push_one() -> bool:
     if MODE == "wait":
         if not rings.room():
             return False
+        take_answers()
         assert rings.push({consumer: record(pushed, consumer) for consumer in consumers})
         for numbers in accepted.values():
             numbers.append(pushed)
@@ -76,7 +89,7 @@ def take_some() -> int:
             time.sleep(rng.random() * 4e-4)
         assert (oldest[1:] == oldest[1]).all(), f"overwritten while it was read: {oldest}"
         taken[producers[p]].append(int(oldest[1]))
-    rings.pop(chosen)
+    rings.pop(chosen, {p: answer(taken[producers[p]][-1], rank) for p in chosen})
     return sum(waiting)
 
 
@@ -105,6 +118,9 @@ while True:
 assert rings.dropped == refused
 comm.Barrier()
 assert rings.drained()
+if MODE == "wait" and to_push:
+    take_answers()
+    assert answered == RECORDS
 assert not any(rings.waiting())
 pushes = comm.gather(accepted)
 takes = comm.gather(taken)

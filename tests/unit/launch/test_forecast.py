@@ -1,5 +1,7 @@
 """The forecast against sums made by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from hpcrl.errors import TopologyError
@@ -17,6 +19,7 @@ SIZES = Sizes(
     slots=4,
     gradient_slots=1,
     optimizer_vectors=2,
+    virtual_delay=0,
 )
 PERIODS = Periods(training_intensity=8.0, pull_period_updates=1, sync_period_steps=1, target_period_updates=100)
 VECTOR = 12_800
@@ -91,6 +94,17 @@ def test_pulls_of_a_rank_move_each_version_at_most_once():
     fast = Periods(training_intensity=0.1, pull_period_updates=1, sync_period_steps=1, target_period_updates=100)
     f = forecast(make(2, [0, 1]), SIZES, fast, updates_per_second=10)
     assert f.pulled_bytes_per_second == pytest.approx((10 + 0.1) * VECTOR)
+
+
+def test_a_virtual_delay_costs_the_learner_copies():
+    for layout, shared in (("bundled", 0), ("split", 2)):
+        p = make(3, [0] * 3, layout=layout)
+        learner = p.ranks_of("learner")[0]
+        plain, delayed = (
+            forecast(p, replace(SIZES, virtual_delay=delay), PERIODS, updates_per_second=1.0).ranks[learner]
+            for delay in (0, 30)
+        )
+        assert delayed.private_bytes - plain.private_bytes == (30 + 4 - shared) * VECTOR
 
 
 def test_optimizer_vectors():

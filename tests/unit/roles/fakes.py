@@ -37,10 +37,68 @@ class Reports:
 
     def __init__(self, period_seconds=0.0):
         self.sent = []
-        self.reporter = Reporter(lambda record: self.sent.append(decode(record)), period_seconds)
+        self.reporter = Reporter(self._send, period_seconds)
+
+    def _send(self, record):
+        self.sent.append(decode(record))
+        return True
 
     def of(self, kind):
         return [values for k, _, values in self.sent if k == kind]
+
+
+class MemoryVector:
+    """A published vector of one shard, in this process."""
+
+    def __init__(self):
+        self.version, self.values = -1, None
+
+    def publish(self, values, version):
+        self.version, self.values = version, values.copy()
+        return True
+
+    def pull(self, out, versions):
+        new = versions[0] != self.version
+        out[:], versions[0] = self.values, self.version
+        return new
+
+
+class MemoryRings:
+    """Rings of one record from some learners to one server, in this process; :meth:`of` is a learner's end."""
+
+    def __init__(self, learners):
+        self.records, self.answered = [None] * learners, [[] for _ in range(learners)]
+
+    def of(self, learner):
+        return _MemoryRing(self, learner)
+
+    def waiting(self):
+        return [record is not None for record in self.records]
+
+    def oldest(self, learner):
+        return self.records[learner]
+
+    def pop(self, learners, answers):
+        for learner in learners:
+            self.records[learner] = None
+            self.answered[learner].append([answers.get(learner, 0)])
+
+
+class _MemoryRing:
+    def __init__(self, rings, learner):
+        self.rings, self.learner = rings, learner
+
+    def drained(self):
+        return self.rings.records[self.learner] is None
+
+    def answers(self):
+        answered, self.rings.answered[self.learner] = self.rings.answered[self.learner], []
+        return answered
+
+    def push(self, records):
+        (parts,) = records.values()
+        self.rings.records[self.learner] = np.concatenate([part.view(np.uint8) for part in parts])
+        return True
 
 
 class FakeCounters:

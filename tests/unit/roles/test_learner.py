@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from fakes import FakeReplica, Reports
 
-from hpcrl.roles.learner import Learner
-from hpcrl.roles.parameter_server import HEADER_WORDS
+from hpcrl.algorithms.gorila import LossGuard
+from hpcrl.roles.learner import APPLIED, DROPPED, NO_DELAY, OUTLIER, PARTLY_APPLIED, Learner
+from hpcrl.roles.parameter_server import HEADER_WORDS, encode_verdict
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
 
 SERVERS = [(4, 0, 3), (2, 3, 8)]
@@ -16,13 +17,17 @@ class Rings:
     """Servers that consume when the test says so."""
 
     def __init__(self, capacity):
-        self.capacity, self.waiting, self.pushed = capacity, 0, []
+        self.capacity, self.waiting, self.pushed, self.answered = capacity, 0, [], []
 
     def room(self):
         return self.waiting < self.capacity
 
     def drained(self):
         return self.waiting == 0
+
+    def answers(self):
+        answered, self.answered = self.answered, []
+        return answered
 
     def push(self, records):
         assert self.room()
@@ -57,7 +62,7 @@ class Algorithm:
         return float(len(self.batches)), 10.0 * len(self.batches), f"delta {len(self.batches)}"
 
 
-def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6):
+def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6, guard=None):
     online, target, reports = FakeReplica((0, 0)), FakeReplica((0, 0)), Reports()
     ratio = TrainingRatio(LocalTally(), intensity=8, batch_size=32, learning_starts=0, slack_updates=0)
     ratio.add_steps(steps)
@@ -66,6 +71,7 @@ def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6):
         online=online,
         target=target,
         algorithm=Algorithm(online),
+        guard=guard,
         replay=Replay(),
         ratio=ratio,
         gradients=Rings(pipeline + 1),
@@ -194,6 +200,62 @@ def test_reports_hold_means_since_the_last_report():
     assert losses[1:] == [1, 2, 3]
     assert learner.take_means() == {"loss": 4, "mean_q": 40}
     assert reports.of("learner")[-1].items() >= {"updates": 3, "replay_fill": 0.25, "overwritten": 3}.items()
+
+
+def test_it_counts_what_became_of_each_gradient():
+    """By all shards, by some, by none; the delay is that of shard 0."""
+    learner, reports = make()
+    verdicts = [
+        [(True, 3), (True, 4)],
+        [(True, 0), (False, 9)],
+        [(False, 9), (True, 0)],
+        [(False, 8), (False, 7)],
+        [(True, 3), (True, 2)],
+    ]
+    for verdict in verdicts:
+        learner.step()
+        learner.gradients.waiting = 0
+        learner.gradients.answered.append([encode_verdict(*shard) for shard in verdict])
+    learner.step()
+    expected = {(APPLIED, 3): 2, (PARTLY_APPLIED, 0): 1, (PARTLY_APPLIED, 9): 1, (DROPPED, 8): 1}
+    counted = {}
+    for values in reports.of("gradient"):
+        key = values["fate"], values["delay_updates"]
+        counted[key] = counted.get(key, 0) + values["count"]
+    for key, count in learner.fates.items():
+        counted[key] = counted.get(key, 0) + count
+    assert counted == expected
+    learner.gradients.waiting = 0
+    learner.gradients.answered.append([0, encode_verdict(True, 5)])  # a shard that had reached the end of the run
+    learner.step()
+    assert sum(learner.fates.values()) + sum(values["count"] for values in reports.of("gradient")) == 5
+
+
+def test_gradients_that_could_not_be_reported_are_reported_later():
+    learner, reports = make()
+    learner.fates[APPLIED, 4] = 3
+    sent = []
+    learner.reporter.send = lambda record: sent.append(record)  # None: the ring was full
+    learner.step()
+    assert sent
+    assert learner.fates == {(APPLIED, 4): 3}
+
+
+def test_a_gradient_whose_loss_is_an_outlier_is_not_sent():
+    learner, reports = make(guard=LossGuard(3.0, window=8))
+    losses = [1.0, 2.0] * 4 + [50.0, 1.5, float("nan"), 1.0]
+    sent = []
+    for loss in losses:
+        learner.algorithm.gradient = lambda batch, loss=loss: (loss, 0.0, None)
+        before = len(learner.gradients.pushed)
+        assert go_on(learner)
+        sent.append(len(learner.gradients.pushed) > before)
+    assert sent == [True] * 8 + [False, True, False, True]
+    assert len(learner.replay.updated) == 10  # nor do its errors become priorities
+    learner.step()
+    assert reports.of("gradient") == [{"fate": OUTLIER, "delay_updates": NO_DELAY, "count": 1}] * 2
+    assert learner.updates == 13
+    assert learner.ratio.tally.trained() == 12 * 32  # it was trained on, and the next is due all the same
 
 
 def test_minibatches_come_from_its_own_random_stream():

@@ -205,6 +205,23 @@ def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
     assert intensity[1:] == [4.8, 0.8]
 
 
+def test_what_became_of_gradients_is_logged_with_each_checkpoint_and_at_the_end(make, clock):
+    monitor = make()
+    for count in (3, 4):
+        monitor.reports.push(0, "gradient", 1, fate=0, delay_updates=2, count=count)
+    monitor.reports.push(0, "gradient", 0, fate=3, delay_updates=-1, count=5)
+    later(monitor, clock, 59)
+    assert monitor.runlog.of("gradients") == []
+    later(monitor, clock, 2)
+    rows = [(row["learner"], row["fate"], row["delay_updates"], row["count"]) for row in monitor.runlog.of("gradients")]
+    assert rows == [(0, 3, -1, 5), (1, 0, 2, 7)]
+    monitor.reports.push(0, "gradient", 1, fate=0, delay_updates=2, count=1)
+    later(monitor, clock, 1)
+    monitor.end()
+    assert monitor.runlog.of("gradients")[2]["count"] == 1  # rows add up
+    assert len(monitor.runlog.of("gradients")) == 3
+
+
 def test_evaluations_are_logged(make, clock, caplog):
     monitor = make()
     monitor.reports.push(0, "evaluator", 0, global_update=90, episodes=30, mean_return=1.5)

@@ -7,7 +7,14 @@ from fakes import Reports
 from torch import nn
 
 from hpcrl.algorithms.optimizers import make_optimizer
-from hpcrl.roles.parameter_server import HEADER_WORDS, ParameterServer
+from hpcrl.roles.parameter_server import (
+    HEADER_WORDS,
+    MOST_DELAY_UPDATES,
+    ParameterServer,
+    decode_verdict,
+    encode_verdict,
+)
+from hpcrl.transport.protocol import ANSWER_BITS
 
 SIZE = 6
 
@@ -34,7 +41,7 @@ class Rings:
     """Records of each learner, whose memory is overwritten as soon as they are given back."""
 
     def __init__(self, learners, log):
-        self.records, self.log = [[] for _ in range(learners)], log
+        self.records, self.log, self.verdicts = [[] for _ in range(learners)], log, []
 
     def push(self, learner, version, gradient):
         header = np.zeros(HEADER_WORDS, np.int64)
@@ -48,7 +55,8 @@ class Rings:
     def oldest(self, learner):
         return self.records[learner][0]
 
-    def pop(self, learners):
+    def pop(self, learners, verdicts):
+        self.verdicts.append({learner: decode_verdict(answer) for learner, answer in verdicts.items()})
         for learner in learners:
             self.records[learner].pop(0)[:] = 255
             self.log.append(f"pop {learner}")
@@ -125,6 +133,7 @@ def test_stale_gradients_are_dropped_counted_and_given_back():
     server.step()
     # The first is as new as can be and the second one version old; for the others it is too late.
     assert (server.version, server.accepted, server.dropped, server.staleness_sum) == (2, 2, 2, 1)
+    assert server.gradients.verdicts == [{0: (True, 0), 1: (True, 1), 2: (False, 2), 3: (False, 2)}]
     np.testing.assert_array_equal(values(server), -11)
     assert log == ["params 2", "announce 2", "pop 0", "pop 1", "pop 2", "pop 3"]
     server.gradients.push(0, 1, 1)
@@ -185,12 +194,22 @@ def test_it_never_goes_beyond_the_last_update():
     server.step()
     assert log == ["params 2", "announce 2", "end", "pop 0", "pop 1", "pop 2", "pop 3"]
     np.testing.assert_array_equal(values(server), -11)
+    assert server.gradients.verdicts == [{0: (True, 0), 1: (True, 1)}]  # the others are not judged any more
     server.gradients.push(0, 2, 1)
     assert server.step()
     assert not server.step()
     assert (server.version, server.accepted, server.dropped) == (2, 2, 0)
     assert log.count("end") == 1
     assert server.gradients.waiting() == [0] * 4
+
+
+def test_a_verdict_is_a_small_number():
+    for accepted in (False, True):
+        for delay in (0, 1, 400, MOST_DELAY_UPDATES):
+            assert 0 < encode_verdict(accepted, delay) < 2**ANSWER_BITS
+            assert decode_verdict(encode_verdict(accepted, delay)) == (accepted, delay)
+        assert decode_verdict(encode_verdict(accepted, 10**6)) == (accepted, MOST_DELAY_UPDATES)
+    assert decode_verdict(0) is None
 
 
 def test_a_run_resumed_at_its_end_ends_at_once():

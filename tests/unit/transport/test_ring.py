@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from interleavings import Explorer, Party, State, ViolationError, run, vector
 
-from hpcrl.transport.protocol import CACHE_LINE, Consumer, Fetch, Get, Producer, Put, Replace, RingLayout
+from hpcrl.transport.protocol import (
+    ANSWER_BITS,
+    ANSWERS,
+    CACHE_LINE,
+    Consumer,
+    Fetch,
+    Get,
+    Producer,
+    Put,
+    Replace,
+    RingLayout,
+)
 
 ELEMENTS = 3
 """of a record, pushed in two parts"""
@@ -17,7 +28,7 @@ class Pusher(Party):
 
     def __init__(self, layout, records, *, patient, producer=Producer, name="producer"):
         self.name, self.records, self.patient, self.next = name, records, patient, 1
-        self.producer, self.accepted = producer(layout), ()
+        self.producer, self.accepted, self.answered = producer(layout), (), 0
 
     def clone(self):
         twin = object.__new__(type(self))
@@ -26,7 +37,7 @@ class Pusher(Party):
         return twin
 
     def key(self):
-        return self.next, self.producer.head, self.producer.tail, self.accepted
+        return self.next, self.producer.head, self.producer.tail, self.producer.answers, self.accepted, self.answered
 
     def program(self):
         if self.next > self.records:
@@ -38,6 +49,10 @@ class Pusher(Party):
             self.accepted += (self.next,)
         if result or not self.patient:
             self.next += 1
+        for index in range(max(self.answered, self.producer.tail - ANSWERS), self.producer.tail):
+            if self.producer.answer(index) != answer_to(index):
+                raise ViolationError(f"{self.name} got {self.producer.answer(index)} as the answer to record {index}")
+        self.answered = self.producer.tail
 
 
 class Popper(Party):
@@ -74,6 +89,10 @@ class Popper(Party):
         self.looks = None if self.looks is None else self.looks - 1
 
 
+def answer_to(index):
+    return (0, 2**ANSWER_BITS - 1, 1234)[index % 3]
+
+
 def take_oldest(consumer, out):
     """What a consumer does, with its reading of the record, which lies in its own memory, as steps."""
     if consumer.head == consumer.tail:
@@ -81,7 +100,7 @@ def take_oldest(consumer, out):
         if consumer.head == consumer.tail:
             return False
     yield Get(consumer.layout.data(consumer.tail), out)
-    yield from consumer.pop()
+    yield from consumer.pop(answer_to(consumer.tail))
     return True
 
 
@@ -224,7 +243,7 @@ def pops_before_it_reads(consumer, out):
         yield from consumer.look()
         if consumer.head == consumer.tail:
             return False
-    yield from consumer.pop()
+    yield from consumer.pop(answer_to(consumer.tail))
     yield Get(consumer.layout.data(consumer.tail - 1), out)
     return True
 
@@ -233,8 +252,8 @@ def pops_while_it_reads(consumer, out):
     yield from consumer.look()
     if consumer.head == consumer.tail:
         return False
-    consumer.tail += 1
-    yield Get(consumer.layout.data(consumer.tail - 1), out), Replace(consumer.layout.tail, consumer.tail)
+    (pop,) = consumer.pop(answer_to(consumer.tail))
+    yield Get(consumer.layout.data(consumer.tail - 1), out), pop
     return True
 
 
@@ -242,13 +261,13 @@ def reads_while_it_looks(consumer, out):
     consumer.head, _ = yield Fetch(consumer.layout.head), Get(consumer.layout.data(consumer.tail), out)
     if consumer.head == consumer.tail:
         return False
-    yield from consumer.pop()
+    yield from consumer.pop(answer_to(consumer.tail))
     return True
 
 
 def does_not_look(consumer, out):
     yield Get(consumer.layout.data(consumer.tail), out)
-    yield from consumer.pop()
+    yield from consumer.pop(answer_to(consumer.tail))
     return True
 
 
@@ -258,6 +277,14 @@ def reads_and_never_pops(consumer, out):
         return False
     yield Get(consumer.layout.data(consumer.tail), out)
     return True
+
+
+class AnswersLate(Consumer):
+    def pop(self, answer=0):
+        self.tail += 1
+        yield Replace(self.layout.tail, self.tail << ANSWERS * ANSWER_BITS)
+        yield from Consumer(self.layout, self.tail - 1, answers=self.answers).pop(answer)
+        self.answers = (self.answers << ANSWER_BITS | answer) % 2 ** (ANSWERS * ANSWER_BITS)
 
 
 WRONG = "torn|where .* were pushed|do not come to an end"
@@ -278,3 +305,9 @@ def test_a_broken_producer_is_found_out(producer, capacity):
 def test_a_broken_consumer_is_found_out(consume, capacity):
     with pytest.raises(ViolationError, match=WRONG):
         explore(capacity=capacity, records=capacity + 2, consume=consume)
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_an_answer_that_comes_after_its_index_is_found_out(capacity):
+    with pytest.raises(ViolationError, match="as the answer to record 1"):
+        explore(capacity=capacity, records=capacity + 2, consumer=AnswersLate)
