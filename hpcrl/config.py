@@ -184,6 +184,11 @@ class LearningConfig(Section):
     reward_clip: Float = Field(1.0, ge=0, description="learner's rewards are clipped to [-c, c]; 0 = not clipped")
     optimizer: Literal["sgd", "rmsprop", "adagrad", "adam"] = Field("adagrad", description="rule of the servers")
     learning_rate: Float = Field(gt=0, description="unset: sgd and adagrad 0.01, rmsprop 2.5e-4, adam 6.25e-5")
+    learning_rate_final: Float = Field(ge=0, description="the rate goes to it linearly; unset: it stays as it is")
+    learning_rate_decay: Literal["updates", "frames"] = Field(
+        "updates", description="clock of that: global updates or total frames"
+    )
+    learning_rate_decay_length: Int = Field(1_000_000, ge=1, description="length of that, in the unit of its clock")
     momentum: Float = Field(0.0, ge=0, lt=1, description="sgd, rmsprop: momentum")
     adagrad_initial_accumulator: Float = Field(
         0.1, ge=0, description="adagrad: first value of the squared-gradient sum"
@@ -208,7 +213,9 @@ class LearningConfig(Section):
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        return {**OPTIMIZER_DEFAULTS.get(str(data.get("optimizer")), OPTIMIZER_DEFAULTS["adagrad"]), **data}
+        filled = {**OPTIMIZER_DEFAULTS.get(str(data.get("optimizer")), OPTIMIZER_DEFAULTS["adagrad"]), **data}
+        rate = filled["learning_rate"]
+        return {"learning_rate_final": rate if isinstance(rate, float | int) and rate > 0 else 0.0, **filled}
 
 
 class LearnerConfig(Section):

@@ -1,4 +1,4 @@
-"""Exploration schedules."""
+"""Schedules, and how actors share out exploration."""
 
 import numpy as np
 

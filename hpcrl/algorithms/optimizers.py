@@ -34,6 +34,24 @@ def make_optimizer(
     return torch.optim.Adam([shard], lr=learning_rate, betas=adam_betas, eps=epsilon, fused=True)
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate of the next steps."""
+    optimizer.param_groups[0]["lr"] = rate
+
+
+def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, float]:
+    """The learning rate, and what it comes to: AdaGrad's mean over the parameters of ``rate / (sqrt(G) + epsilon)``.
+
+    ``G``, the sum of all squared gradients, only grows, so that AdaGrad learns ever less in a long run.
+    """
+    group = optimizer.param_groups[0]
+    rate = effective = float(group["lr"])
+    if isinstance(optimizer, torch.optim.Adagrad):
+        (parameter,) = group["params"]
+        effective = float((rate / (optimizer.state[parameter]["sum"].sqrt() + group["eps"])).mean())
+    return rate, effective
+
+
 def optimizer_arrays(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
     """State of an optimizer of one parameter: name to array, moments ``[n]`` and the step count ``[]``."""
     (parameter,) = optimizer.param_groups[0]["params"]

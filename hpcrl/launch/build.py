@@ -245,6 +245,7 @@ def make_server(job: Job, index: int) -> ParameterServer:
         index,
         shard=shard,
         optimizer=optimizer,
+        learning_rate=learning_rate_schedule(job),
         params=job.params,
         targets=job.targets,
         gradients=job.gradients,
@@ -259,6 +260,20 @@ def make_server(job: Job, index: int) -> ParameterServer:
         server.restore(load_shard(job.checkpoint, begin, end, job.bounds[-1]))
     server.publish()
     return server
+
+
+def learning_rate_schedule(job: Job) -> Callable[[int], float]:
+    """``learning_rate(version)`` of the configuration."""
+    learning = job.config.learning
+    fall = partial(
+        linear,
+        start=learning.learning_rate,
+        end=learning.learning_rate_final,
+        length=learning.learning_rate_decay_length,
+    )
+    if learning.learning_rate_decay == "updates":
+        return fall
+    return lambda version: fall(job.counters.get("total_frames"))
 
 
 def make_learner(job: Job, index: int) -> Learner:

@@ -41,6 +41,8 @@ class Progress:
     staleness_mean: float = math.nan
     gradients_accepted: int = 0
     gradients_dropped: int = 0
+    learning_rate: float = math.nan
+    effective_rate: float = math.nan
     training_intensity: float = math.nan
     replay_fill: float = math.nan
     loss: float = math.nan

@@ -10,7 +10,7 @@ FIELDS = {
     "actor": ("steps", "epsilon", "total_frames", "global_update"),
     "learner": ("updates", "trained", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
     "gradient": ("fate", "delay_updates", "count"),
-    "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum"),
+    "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum", "learning_rate", "effective_rate"),
     "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
 }
 """Values of a report by kind. Counts are totals since the rank started, but of gradients since the last report."""
@@ -101,8 +101,9 @@ class Reporter:
             )
 
     def server(self, server) -> None:
-        """A server's counts."""
+        """A server's counts and rates."""
         if self._is_due("parameter_server"):
+            learning_rate, effective_rate = server.learning_rates()
             self._send(
                 "parameter_server",
                 server.index,
@@ -110,6 +111,8 @@ class Reporter:
                 accepted=server.accepted,
                 dropped=server.dropped,
                 staleness_sum=server.staleness_sum,
+                learning_rate=learning_rate,
+                effective_rate=effective_rate,
             )
 
     def last_words(self, roles) -> None:

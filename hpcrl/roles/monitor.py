@@ -324,6 +324,8 @@ class Monitor:
             staleness_mean=(now.staleness - before.staleness) / accepted if accepted else float("nan"),
             gradients_accepted=round(now.accepted / shards),
             gradients_dropped=round(self._sum("parameter_server", "dropped") / shards),
+            learning_rate=self._mean("parameter_server", "learning_rate"),
+            effective_rate=self._mean("parameter_server", "effective_rate"),
             training_intensity=(now.trained - before.trained) / steps if steps else float("nan"),
             replay_fill=self._mean("learner", "replay_fill"),
             loss=self._mean("learner", "loss"),

@@ -6,7 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from hpcrl.algorithms.optimizers import optimizer_arrays, restore_optimizer
+from hpcrl.algorithms.optimizers import (
+    learning_rates,
+    optimizer_arrays,
+    restore_optimizer,
+    set_learning_rate,
+)
 from hpcrl.roles.metrics import Reporter
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
@@ -37,6 +42,8 @@ class ParameterServer:
         float32 ``[n]``, the master copy of this shard.
     optimizer : torch.optim.Optimizer
         Of ``shard`` alone.
+    learning_rate : callable
+        ``learning_rate(version)``: the rate at which the gradient that makes a version the next is applied.
     params, targets : ShardedVector
         Where the shard and its target are published.
     gradients : Rings
@@ -62,6 +69,7 @@ class ParameterServer:
         *,
         shard: nn.Parameter,
         optimizer: torch.optim.Optimizer,
+        learning_rate: Callable[[int], float],
         params: ShardedVector,
         targets: ShardedVector,
         gradients: Rings,
@@ -73,7 +81,8 @@ class ParameterServer:
         reporter: Reporter,
     ):
         self.index = index
-        self.shard, self.optimizer, self.params, self.targets = shard, optimizer, params, targets
+        self.shard, self.optimizer, self.learning_rate = shard, optimizer, learning_rate
+        self.params, self.targets = params, targets
         self.gradients, self.staleness_bound, self.target_period = gradients, staleness_bound, target_period
         self.last_update, self.at_end, self.announce, self.reporter = last_update, at_end, announce, reporter
         self.version = 0
@@ -96,6 +105,7 @@ class ParameterServer:
                 self.dropped += 1
                 continue
             self.shard.grad = gradient
+            set_learning_rate(self.optimizer, self.learning_rate(self.version))
             self.optimizer.step()  # (3)
             self.version += 1
             self.accepted += 1
@@ -123,6 +133,10 @@ class ParameterServer:
         record = self.gradients.oldest(learner)
         header, gradient = record[: 8 * HEADER_WORDS].view(np.int64), record[8 * HEADER_WORDS :].view(np.float32)
         return int(header[0]), torch.from_numpy(gradient)
+
+    def learning_rates(self) -> tuple[float, float]:
+        """The learning rate, and what it comes to (see :func:`hpcrl.algorithms.optimizers.learning_rates`)."""
+        return learning_rates(self.optimizer)
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that a checkpoint must hold of this shard; copies."""

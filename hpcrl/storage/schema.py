@@ -107,6 +107,12 @@ TABLES: dict[str, dict[str, Column]] = {
         "staleness_mean": Column("f8", "updates", "mean age of the gradients applied since the row before"),
         "gradients_accepted": Column("i8", "gradients", "applied so far, mean over the shards"),
         "gradients_dropped": Column("i8", "gradients", "refused as too old so far, mean over the shards"),
+        "learning_rate": Column("f8", "1", "of the servers' optimizers"),
+        "effective_rate": Column(
+            "f8",
+            "1",
+            "adagrad: mean over the parameters of rate / (sqrt(sum of squares) + epsilon); else learning_rate",
+        ),
         "training_intensity": Column("f8", "1", "transitions trained per step acted, since the row before"),
         "replay_fill": Column("f8", "1", "filled share of the replay memories, 0 to 1"),
         "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),

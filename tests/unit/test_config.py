@@ -134,6 +134,14 @@ def test_optimizer_decides_rate_and_epsilon_unless_set():
     assert (learning.learning_rate, learning.optimizer_epsilon) == (1e-3, 1.5e-4)
 
 
+def test_the_rate_is_constant_unless_a_final_one_is_set():
+    learning = from_dict({"learning": {"learning_rate": 0.5}}).learning
+    assert (learning.learning_rate, learning.learning_rate_final) == (0.5, 0.5)
+    assert from_dict({}).learning.learning_rate_final == from_dict({}).learning.learning_rate
+    assert from_dict({"learning": {"learning_rate_final": 0.0}}).learning.learning_rate_final == 0.0
+    assert len(faults_of({"learning": {"learning_rate": "fast"}})) == 1
+
+
 def test_overrides_are_toml_values_else_text(tmp_path):
     config = load(
         write(tmp_path, "[learning]\nlearning_rate = 0.1\n[env]\nid = 'catch'\n"),

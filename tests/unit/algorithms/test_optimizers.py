@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from hpcrl.algorithms.optimizers import make_optimizer, optimizer_arrays, restore_optimizer
+from hpcrl.algorithms.optimizers import (
+    learning_rates,
+    make_optimizer,
+    optimizer_arrays,
+    restore_optimizer,
+    set_learning_rate,
+)
 
 SIZE, STEPS, RATE, EPSILON = 97, 20, 0.03, 1e-3
 
@@ -155,3 +161,36 @@ def test_slices_of_the_parameters_step_like_the_whole():
             expected = take(shard, whole, gradient)
             found = [take(piece, opt, gradient[begin:end].copy()) for piece, opt, begin, end in pieces]
             np.testing.assert_array_equal(np.concatenate(found), expected, err_msg=case)
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_the_rate_can_be_changed_between_steps(case):
+    """A rate of 0 moves nothing (but for momentum), and the first rate is then what it was."""
+    shard, optimizer = make(case)
+    take(shard, optimizer, gradients()[0])
+    set_learning_rate(optimizer, 0.0)
+    before = shard.detach().numpy().copy()
+    take(shard, optimizer, gradients()[1])
+    if "momentum" not in case:
+        np.testing.assert_array_equal(shard.detach().numpy(), before)
+    set_learning_rate(optimizer, RATE)
+    assert learning_rates(optimizer)[0] == RATE
+    take(shard, optimizer, gradients()[2])
+    assert (shard.detach().numpy() != before).all()
+
+
+def test_the_effective_rate_of_adagrad_falls_with_the_sum_of_squares():
+    shard = nn.Parameter(torch.zeros(2))
+    optimizer = make_optimizer("adagrad", shard, learning_rate=0.6, epsilon=1.0, initial_accumulator=1.0)
+    assert learning_rates(optimizer) == pytest.approx((0.6, 0.6 / (1 + 1)))
+    take(shard, optimizer, np.array([np.sqrt(3), np.sqrt(8)], np.float32))
+    assert learning_rates(optimizer) == pytest.approx((0.6, (0.6 / (2 + 1) + 0.6 / (3 + 1)) / 2))
+    set_learning_rate(optimizer, 1.2)
+    assert learning_rates(optimizer) == pytest.approx((1.2, (1.2 / 3 + 1.2 / 4) / 2))
+
+
+@pytest.mark.parametrize("case", ["sgd", "adam", "rmsprop, centred"])
+def test_of_others_it_is_the_rate_itself(case):
+    shard, optimizer = make(case)
+    take(shard, optimizer, gradients()[0])
+    assert learning_rates(optimizer) == (RATE, RATE)

@@ -48,6 +48,10 @@ def test_reports_and_what_the_monitor_adds_fill_the_run_log(kind, table, added):
 class Server:
     index, version, accepted, dropped, staleness_sum = 2, 9, 8, 1, 4
 
+    @staticmethod
+    def learning_rates():
+        return 0.5, 0.25
+
 
 class Actor:
     index, acted_steps, epsilon, total_frames = 1, 3, 0.5, 12
@@ -69,7 +73,8 @@ def test_a_kind_reports_at_most_once_in_a_period_and_an_episode_always(monkeypat
     assert len(sent) == 2
     clock.now += 0.2
     reporter.server(Server)
-    assert sent[2] == ("parameter_server", 2, {"global_update": 9, "accepted": 8, "dropped": 1, "staleness_sum": 4})
+    counts = {"global_update": 9, "accepted": 8, "dropped": 1, "staleness_sum": 4}
+    assert sent[2] == ("parameter_server", 2, {**counts, "learning_rate": 0.5, "effective_rate": 0.25})
     for simulator in (1, 0):
         reporter.episode(Actor, simulator)
     assert sent[3][2] == {

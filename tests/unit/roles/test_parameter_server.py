@@ -62,7 +62,9 @@ class Rings:
             self.log.append(f"pop {learner}")
 
 
-def make(*, optimizer="sgd", learning_rate=1.0, staleness_bound=10, target_period=100, last_update=0, learners=4):
+def make(
+    *, optimizer="sgd", learning_rate=1.0, rate=None, staleness_bound=10, target_period=100, last_update=0, learners=4
+):
     """A server whose shard starts at zero; with plain SGD of rate 1 the shard is minus the sum of the gradients."""
     log, reports = [], Reports()
     shard = nn.Parameter(torch.zeros(SIZE))
@@ -70,6 +72,7 @@ def make(*, optimizer="sgd", learning_rate=1.0, staleness_bound=10, target_perio
         0,
         shard=shard,
         optimizer=make_optimizer(optimizer, shard, learning_rate=learning_rate, epsilon=1e-3, momentum=0.0),
+        learning_rate=rate or (lambda version: learning_rate),
         params=Vector("params", log),
         targets=Vector("targets", log),
         gradients=Rings(learners, log),
@@ -112,6 +115,16 @@ def test_every_accepted_gradient_is_a_version():
     # the next pull.
     assert log == ["params 3", "announce 3", "pop 0", "pop 1", "pop 3"]
     np.testing.assert_array_equal(server.params.published[-1][1], -111)
+
+
+def test_each_gradient_is_applied_at_the_rate_of_its_version():
+    server, _ = make(rate=lambda version: 10.0**version)
+    for learner in range(3):
+        server.gradients.push(learner, 0, 1)
+    server.step()
+    server.gradients.push(0, 3, 1)
+    server.step()
+    np.testing.assert_array_equal(values(server), -1111)
 
 
 def test_one_gradient_of_a_learner_in_a_step():

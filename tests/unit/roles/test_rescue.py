@@ -47,6 +47,7 @@ def make_server(rings, *, staleness_bound):
         0,
         shard=shard,
         optimizer=make_optimizer("sgd", shard, learning_rate=0.2, epsilon=0.0),
+        learning_rate=lambda version: 0.2,
         params=MemoryVector(),
         targets=MemoryVector(),
         gradients=rings,
