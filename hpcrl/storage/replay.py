@@ -41,6 +41,7 @@ class Shape(NamedTuple):
 
     num_lanes: int
     capacity: int
+    """as configured: transitions that a lane is to hold; its slots may be a few more"""
     stack: int
     n_step: int
 
@@ -53,14 +54,14 @@ class ReplayCut:
     Parameters
     ----------
     memory
-        Records ``[L, capacity + mirror]`` with a field ``frame``; record ``i`` of a lane lies in slot
-        ``i % capacity``.
+        Records ``[L, slots + stack + n_step]`` with a field ``frame``; record ``i`` of a lane lies in slot
+        ``i % slots``.
     cursors
         Of the same lanes; others may move them meanwhile.
     capacity, stack, n_step
-        Of the lanes. [records]
+        As in `Shape`.
     priorities
-        float ``[L, capacity]``, by slot; None where there are none.
+        float ``[L, slots]``, by slot; None where there are none.
     """
 
     def __init__(
@@ -74,14 +75,15 @@ class ReplayCut:
         priorities: np.ndarray | None = None,
     ):
         self.shape = Shape(len(memory), capacity, stack, n_step)
-        self._memory, self._cursors, self._capacity = memory, cursors, capacity
+        self._memory, self._cursors = memory, cursors
+        self._slots = slots = memory.shape[1] - stack - n_step
         self.end = cursors.committed().copy()
-        self.origin = np.maximum(cursors.reserved() - capacity, 0)
+        self.origin = np.maximum(cursors.reserved() - slots, 0)
         self.begin = self.origin.copy()
         self._priorities = None if priorities is None else priorities.copy()
-        held = min(HELD_RECORDS, HELD_BYTES // (len(memory) * memory.itemsize), capacity)
-        slots = (self.origin[:, None] + np.arange(held)) % capacity
-        self._held = memory[np.arange(len(memory))[:, None], slots]
+        held = min(HELD_RECORDS, HELD_BYTES // (len(memory) * memory.itemsize), slots)
+        oldest = (self.origin[:, None] + np.arange(held)) % slots
+        self._held = memory[np.arange(len(memory))[:, None], oldest]
         for lane in range(len(memory)):
             self._drop_overwritten(lane, 0)
 
@@ -97,7 +99,7 @@ class ReplayCut:
         try:
             with open_file(path, "x") as file:
                 created = True
-                file.attrs.update(schema.header("replay") | self.shape._asdict())
+                file.attrs.update(schema.header("replay") | self.shape._asdict() | {schema.SLOTS: self._slots})
                 outcomes = self._write_frames(file)
                 self._write_fields(file, outcomes)
             fsync(path)
@@ -135,8 +137,8 @@ class ReplayCut:
     def _copy(self, lane: int, first: int, last: int, frames: np.ndarray, outcomes: np.ndarray) -> None:
         """Copy the columns ``first`` to ``last`` of a lane, and see which of them were overwritten before."""
         ahead = min(max(self._held.shape[1] - first, 0), last - first)
-        slot = (int(self.origin[lane]) + first + ahead) % self._capacity
-        until_wrap = min(self._capacity - slot, last - first - ahead)
+        slot = (int(self.origin[lane]) + first + ahead) % self._slots
+        until_wrap = min(self._slots - slot, last - first - ahead)
         lane_memory = self._memory[lane]
         parts = (
             (0, self._held[lane, first : first + ahead]),
@@ -152,7 +154,7 @@ class ReplayCut:
 
     def _drop_overwritten(self, lane: int, first: int) -> None:
         """Let a lane begin behind what its writer has overwritten of the records from ``first`` on, copied just now."""
-        oldest = int(self._cursors.reserved()[lane]) - self._capacity
+        oldest = int(self._cursors.reserved()[lane]) - self._slots
         if oldest > first:
             self.begin[lane] = min(max(self.begin[lane], oldest), self.end[lane])
 
@@ -160,7 +162,7 @@ class ReplayCut:
         fields = {f"{schema.RECORDS_GROUP}/{name}": outcomes[name] for name in outcomes.dtype.names}
         fields |= {schema.BEGIN: self.begin, schema.END: self.end, schema.ORIGIN: self.origin}
         if self._priorities is not None:
-            slots = (self.origin[:, None] + np.arange(outcomes.shape[1])) % self._capacity
+            slots = (self.origin[:, None] + np.arange(outcomes.shape[1])) % self._slots
             fields[schema.PRIORITY] = np.take_along_axis(self._priorities, slots, axis=1).astype(np.float64)
         for name, values in fields.items():
             reserve_space(file, values.nbytes + _SPARE_BYTES)
@@ -190,6 +192,7 @@ class ReplayFile:
         try:
             schema.check_header(self._file.attrs, "replay", path)
             self.shape = Shape(*(int(self._file.attrs[name]) for name in Shape._fields))
+            self.slots = int(self._file.attrs[schema.SLOTS])
             self.begin, self.end, self.origin = (
                 plain_dataset(self._file, name)[:] for name in (schema.BEGIN, schema.END, schema.ORIGIN)
             )
@@ -212,7 +215,7 @@ class ReplayFile:
         sound = all(dataset.shape[:2] == by_lane for dataset in datasets)
         sound &= all(cursor.shape == by_lane[:1] for cursor in (self.begin, self.end, self.origin))
         sound &= bool(((self.origin >= 0) & (self.origin <= self.begin) & (self.begin <= self.end)).all())
-        if not sound or columns > self.shape.capacity or self._frame.chunks is None:
+        if not sound or columns > self.slots or self._frame.chunks is None:
             raise StorageError(f"{self.path}: its datasets do not fit {self.shape}")
 
     def __enter__(self) -> "ReplayFile":
@@ -224,6 +227,11 @@ class ReplayFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    @property
+    def frame_dtype(self) -> np.dtype:
+        """Type and shape of a frame."""
+        return np.dtype((self._frame.dtype, self._frame.shape[2:]))
 
     @property
     def has_priorities(self) -> bool:

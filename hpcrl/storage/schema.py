@@ -58,6 +58,9 @@ ATTRIBUTES_GROUP = "attributes"
 BEGIN, END, ORIGIN = "begin", "end", "origin"
 """Replay files, int64 ``[lanes]`` each: absolute indices of the first record of a lane, of the one behind its last,
 and of the one in column 0. Columns before ``begin`` are void: they were overwritten while the file was written."""
+SLOTS = "slots"
+"""Replay files, int64 attribute: records that a lane has room for; beside it ``num_lanes``, ``capacity``, ``stack``
+and ``n_step`` of the memory."""
 RECORDS_GROUP = "records"
 """Replay files: one dataset ``[lanes, columns, ...]`` for each field of a record."""
 PRIORITY = "priority"

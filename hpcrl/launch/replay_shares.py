@@ -1,0 +1,176 @@
+"""Giving the replay of a checkpoint to the memories of a job, which may be others in number, lanes and capacity."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcrl.errors import StorageError
+from hpcrl.replay.division import Piece, divide, records_needed, select, transitions
+from hpcrl.replay.lanes import Lanes
+from hpcrl.storage.checkpoint import Checkpoint, state_path
+from hpcrl.storage.replay import ReplayFile, Shape
+
+
+class OldLane(NamedTuple):
+    """A saved lane."""
+
+    path: Path
+    lane: int
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each lane of a job, over all of its memories, takes from a checkpoint; the same on every rank."""
+
+    old: tuple[OldLane, ...]
+    pieces: tuple[tuple[Piece, ...], ...]
+    """for each new lane; ``Piece.lane`` counts in ``old``"""
+    same: bool
+    """every memory is as it was, slot by slot; ``pieces`` is then empty"""
+    text: str
+    """what happens, for the log"""
+
+
+def share_replay(checkpoint: Checkpoint, shapes: Sequence[Shape]) -> Shares | None:
+    """Decide it; called on one rank.
+
+    Parameters
+    ----------
+    shapes
+        Of this job's memories.
+
+    Returns
+    -------
+    Shares or None
+        None where the checkpoint has no replay.
+    """
+    names = sorted((name for name in checkpoint.owners if name.startswith("replay-")), key=_number)
+    paths = [state_path(checkpoint.path, name) for name in names]
+    if not paths:
+        return None
+    old, counts, old_shapes = [], [], []
+    for path in paths:
+        with ReplayFile(path) as file:
+            old_shapes.append(file.shape)
+            for lane in range(file.shape.num_lanes):
+                old.append(OldLane(path, lane))
+                found = transitions(file.outcomes(lane), stack=shapes[0].stack, n_step=shapes[0].n_step)
+                counts.append(len(found))
+    if old_shapes == list(shapes):
+        return Shares(tuple(old), (), True, f"replay restored: {sum(counts):,} transitions")
+    pieces = divide(counts, [shape.capacity for shape in shapes for _ in range(shape.num_lanes)])
+    kept = sum(piece.high - piece.low for lane in pieces for piece in lane)
+    text = (
+        f"replay re-divided: {_sizes(old_shapes)} then, {_sizes(shapes)} now; {kept:,} transitions kept, "
+        f"{sum(counts) - kept:,} dropped for lack of room"
+    )
+    return Shares(tuple(old), tuple(map(tuple, pieces)), False, text)
+
+
+class MemoryShare:
+    """One memory's part of `Shares`; made and used by the rank that owns the memory.
+
+    Parameters
+    ----------
+    index
+        Of the memory.
+    shapes
+        Of all memories of the job.
+
+    Attributes
+    ----------
+    slots
+        Records that each of its lanes must have room for: the configured transitions, and the context of cuts.
+    """
+
+    def __init__(self, shares: Shares, index: int, shapes: Sequence[Shape]):
+        self._shares, self._shape = shares, shapes[index]
+        first = sum(shape.num_lanes for shape in shapes[:index])
+        self._lanes = range(first, first + self._shape.num_lanes)
+        if shares.same:
+            with ReplayFile(shares.old[first].path) as file:
+                self.slots = file.slots
+        else:
+            lengths = (sum(len(positions) for _, positions, _ in self._parts(lane)) for lane in self._lanes)
+            self.slots = max(self._shape.capacity, *map(records_needed, lengths))
+
+    def restore(self, lanes: Lanes, priorities: np.ndarray | None = None) -> None:
+        """Fill empty lanes, and priorities ``[L, slots]`` by slot where both this memory and the old one have them.
+
+        Raises
+        ------
+        StorageError
+            A file is damaged, or its records are of another kind.
+        """
+        for lane, number in enumerate(self._lanes):
+            if self._shares.same:
+                self._restore_same(lanes, lane, self._shares.old[number], priorities)
+            else:
+                self._restore_parts(lanes, lane, number, priorities)
+
+    def _restore_same(self, lanes: Lanes, lane: int, old: OldLane, priorities: np.ndarray | None) -> None:
+        with ReplayFile(old.path) as file:
+            _check_frames(file, lanes)
+            begin, end, outcomes = int(file.begin[old.lane]), int(file.end[old.lane]), file.outcomes(old.lane)
+            for first, frames in file.frames(old.lane):
+                lanes.load(lane, begin + first, frames, outcomes[first : first + len(frames)])
+            if priorities is not None and file.has_priorities:
+                priorities[lane, np.arange(begin, end) % lanes.capacity] = file.priorities(old.lane)
+        _set_end(lanes, lane, end)
+
+    def _restore_parts(self, lanes: Lanes, lane: int, number: int, priorities: np.ndarray | None) -> None:
+        end = 0
+        for old, positions, final in self._parts(number):
+            with ReplayFile(old.path) as file:
+                _check_frames(file, lanes)
+                outcomes = file.outcomes(old.lane)
+                for first, frames in file.frames(old.lane):
+                    low, high = np.searchsorted(positions, (first, first + len(frames)))
+                    some = positions[low:high]
+                    records = outcomes[some]
+                    records["final"] = final[low:high]
+                    lanes.load(lane, end + int(low), frames[some - first], records)
+                if priorities is not None and file.has_priorities:
+                    kept = np.where(final == 0, file.priorities(old.lane)[positions], 0.0)
+                    priorities[lane, end : end + len(kept)] = kept
+            end += len(positions)
+        _set_end(lanes, lane, end)
+
+    def _parts(self, number: int) -> Iterator[tuple[OldLane, np.ndarray, np.ndarray]]:
+        """The old lanes that a new one takes from; positions and flag ``final`` of the records."""
+        for piece in self._shares.pieces[number]:
+            old = self._shares.old[piece.lane]
+            with ReplayFile(old.path) as file:
+                outcomes = file.outcomes(old.lane)
+            yield (
+                old,
+                *select(outcomes, piece.low, piece.high, stack=self._shape.stack, n_step=self._shape.n_step),
+            )
+
+
+def _check_frames(file: ReplayFile, lanes: Lanes) -> None:
+    expected, found = lanes.memory.dtype["frame"], file.frame_dtype
+    if found != expected:
+        raise StorageError(f"{file.path}: expected frames of {expected}, found {found}: give another run.dir")
+
+
+def _set_end(lanes: Lanes, lane: int, end: int) -> None:
+    lanes.cursors.reserve(np.array([lane]), end)
+    lanes.cursors.commit(np.array([lane]), end)
+
+
+def _number(owner: str) -> int:
+    return int(owner.rpartition("-")[2])
+
+
+def _sizes(shapes: Sequence[Shape]) -> str:
+    """``2 memories of 4 lanes x 5,000 records``."""
+    runs = [(shape, len(list(same))) for shape, same in itertools.groupby(shapes)]
+    return " and ".join(
+        f"{count} {'memory' if count == 1 else 'memories'} of {shape.num_lanes} lanes x {shape.capacity:,} records"
+        for shape, count in runs
+    )
