@@ -19,6 +19,7 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
+from hpcrl.storage.fault import fault_point
 from hpcrl.storage.hdf5 import fsync, open_file, plain_datasets, plain_group, reserve_space, storage_error
 
 
@@ -70,6 +71,7 @@ def begin(run_dir: Path, global_update: int) -> Path:
         if directory.exists():
             shutil.rmtree(directory)
         directory.mkdir(parents=True)
+        fault_point("begun")
     except OSError as error:
         raise storage_error("create", directory, error) from error
     return directory
@@ -106,6 +108,7 @@ def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping
     try:
         with open_file(path, "x") as file:
             created = True
+            fault_point("state_opened")
             sizes = [array.nbytes + 4096 for array in flat.values()] + [4 * len(text) + 512 for text in texts.values()]
             reserve_space(file, sum(sizes) + 65536)
             file.attrs.update(schema.header(file_type))
@@ -114,6 +117,7 @@ def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping
                 group.create_dataset(name, data=array)
             file.create_group(schema.ATTRIBUTES_GROUP).attrs.update(texts)
         fsync(path)
+        fault_point("state_written")
     except (OSError, RuntimeError) as error:
         if created:
             path.unlink(missing_ok=True)
@@ -170,6 +174,7 @@ def finish(directory: Path, owners: Sequence[str], absent: Sequence[str], attrib
     """
     directory = Path(directory)
     final = directory.with_name(directory.name.removesuffix(schema.UNFINISHED_SUFFIX))
+    fault_point("all_written")
     try:
         files = {owner: _describe(state_path(directory, owner)) for owner in owners}
         manifest = {
@@ -186,6 +191,7 @@ def finish(directory: Path, owners: Sequence[str], absent: Sequence[str], attrib
             stream.write(text + "\n")
         fsync(path)
         fsync(directory)
+        fault_point("manifest_written")
         _give_final_name(directory, final)
     except OSError as error:
         raise storage_error("finish", directory, error) from error
@@ -269,8 +275,9 @@ def find_fault(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def prune(run_dir: Path, keep_last: int, keep_every: int) -> list[Path]:
-    """Remove old checkpoints: all but the newest `keep_last` and, where not 0, every `keep_every`-th ever written.
+def prune(run_dir: Path, keep_last: int, keep_every: int, best: Path | None = None) -> list[Path]:
+    """Remove old checkpoints: all but the best, the newest `keep_last` and, where not 0, every `keep_every`-th ever
+    written.
 
     Damaged directories older than those kept go too.
 
@@ -287,11 +294,12 @@ def prune(run_dir: Path, keep_last: int, keep_every: int) -> list[Path]:
     found, damaged = list_checkpoints(run_dir)
     last = found[-max(1, keep_last) :]
     forever = [checkpoint for checkpoint in found if keep_every and checkpoint.number % keep_every == 0]
-    kept = {checkpoint.path for checkpoint in last + forever}
+    kept = {checkpoint.path for checkpoint in last + forever} | {best}
     removed = [checkpoint.path for checkpoint in found if checkpoint.path not in kept]
     removed += [path for path, _ in damaged if last and path.name < last[0].path.name]
     for path in removed:
         _remove(path)
+    fault_point("pruned")
     return removed
 
 
@@ -358,11 +366,13 @@ def _give_final_name(directory: Path, final: Path) -> None:
     if final.exists():  # the same update once more, say after a restart that trained nothing
         replaced = final.with_name(final.name + schema.REPLACED_SUFFIX)
         final.rename(replaced)
+        fault_point("replaced")
         directory.rename(final)
         fsync(final.parent)
         discard(replaced)
     else:
         directory.rename(final)
+        fault_point("renamed")
         fsync(final.parent)
 
 
@@ -371,7 +381,11 @@ def _remove(path: Path) -> None:
         # Renamed first, so that a half-removed checkpoint can never be mistaken for a damaged one.
         if path.suffix not in (schema.UNFINISHED_SUFFIX, schema.REPLACED_SUFFIX):
             path = path.rename(path.with_name(path.name + schema.UNFINISHED_SUFFIX))
-        shutil.rmtree(path)
+            fault_point("pruning")
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     except OSError as error:
         raise storage_error("remove", path, error) from error
 

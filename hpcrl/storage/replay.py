@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import codec, schema
+from hpcrl.storage.fault import fault_point
 from hpcrl.storage.hdf5 import fsync, open_file, plain_dataset, plain_group, reserve_space, storage_error
 
 CHUNK_RECORDS = 64
@@ -99,10 +100,12 @@ class ReplayCut:
         try:
             with open_file(path, "x") as file:
                 created = True
+                fault_point("replay_opened")
                 file.attrs.update(schema.header("replay") | self.shape._asdict() | {schema.SLOTS: self._slots})
                 outcomes = self._write_frames(file)
                 self._write_fields(file, outcomes)
             fsync(path)
+            fault_point("replay_written")
         except (OSError, RuntimeError) as error:
             if created:
                 path.unlink(missing_ok=True)
@@ -132,6 +135,7 @@ class ReplayCut:
                 packed = compression.compress(chunk)
                 reserve_space(file, len(packed) + _SPARE_BYTES)
                 dataset.id.write_direct_chunk((int(lane), first, *(0 for _ in frame.shape)), packed)
+                fault_point("replay_chunk")
         return outcomes
 
     def _copy(self, lane: int, first: int, last: int, frames: np.ndarray, outcomes: np.ndarray) -> None:

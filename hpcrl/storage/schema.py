@@ -34,6 +34,8 @@ UNFINISHED_SUFFIX = ".tmp"
 REPLACED_SUFFIX = ".old"
 """The former checkpoint of the same update, for the moment in which a new one takes its name."""
 MANIFEST_FILE = "manifest.json"
+BEST_FILE = "best.json"
+"""Beside the checkpoints: which of them is the best by evaluation."""
 STATE_FILE = "{}.h5"
 """State of one owner, named after it: ``parameter_server-0.h5``."""
 OWNER_PATTERN = r"[a-z_]+-\d+"
@@ -47,6 +49,7 @@ VERSIONS = {
     "evaluator": 1,
     "monitor": 1,
     "replay": 1,
+    "best": 1,
 }
 """Format version of each file type."""
 
