@@ -12,6 +12,7 @@ from rich.table import Table
 from hpcrl.errors import StorageError
 from hpcrl.roles.display import duration
 from hpcrl.storage import schema
+from hpcrl.storage.best import Best, read_best
 from hpcrl.storage.checkpoint import Checkpoint, find_fault, list_checkpoints
 from hpcrl.storage.runlock import is_seen, read_holder
 from hpcrl.storage.runlog import Segment, list_segments
@@ -23,6 +24,8 @@ class Inspection(NamedTuple):
     state: str
     checkpoints: list[tuple[Checkpoint, str]]
     """oldest first, each with what is wrong with it; empty text: its files are as its manifest says"""
+    best: Best | None
+    """which of them is the best by evaluation"""
     segments: list[Segment]
     damaged: list[tuple[Path, str]]
     """files and directories that cannot be read at all, and why"""
@@ -54,6 +57,7 @@ def inspect_run(run_dir: Path, verify: bool) -> Inspection:
     return Inspection(
         state=state(run_dir),
         checkpoints=[(checkpoint, (find_fault(checkpoint) or "") if verify else "") for checkpoint in checkpoints],
+        best=read_best(run_dir),
         segments=segments,
         damaged=damaged_checkpoints + damaged_segments,
     )
@@ -86,6 +90,13 @@ def render(run_dir: Path, found: Inspection, verified: bool, console: Console) -
             console.print(f"{checkpoint.path.name}: without {', '.join(checkpoint.absent)}", soft_wrap=True)
         if fault:
             console.print(f"{checkpoint.path.name}: {fault}", markup=False, highlight=False, soft_wrap=True)
+    if found.best:
+        console.print(
+            f"best: {found.best.checkpoint}, with a mean return of {found.best.mean_return:,.2f} over "
+            f"{found.best.episodes} episodes at update {found.best.evaluated_update:,}",
+            highlight=False,
+            soft_wrap=True,
+        )
     if found.segments:
         console.print(_segment_table(found.segments))
     for path, why in found.damaged:

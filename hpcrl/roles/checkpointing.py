@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcrl.errors import StorageError
+from hpcrl.replay.lanes import Lanes
 from hpcrl.storage import checkpoint
+from hpcrl.storage.best import mark_best, read_best
+from hpcrl.storage.replay import ReplayCut
 from hpcrl.transport.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -22,6 +25,10 @@ LOOK_SECONDS = 0.1
 """How often a rank looks whether a checkpoint is asked for."""
 ATTEMPTS = 1000
 """A request is the number ``global_update * ATTEMPTS + attempt``, so that a failed one can be made again."""
+
+
+REPLAY_NAME = "replay-{}"
+"""Name of the owner that a replay memory is."""
 
 
 class Owner(Protocol):
@@ -49,6 +56,19 @@ class RoleState:
         """Copy the state of the role; what is returned writes it."""
         state = self.role.state()
         return lambda path: checkpoint.write_state(path, self.role.kind, state, {})
+
+
+class ReplayState:
+    """A replay memory as an :class:`Owner`; its ``capacity`` is the configured one of each lane."""
+
+    def __init__(self, index: int, lanes: Lanes, *, capacity: int):
+        self.name, self.lanes, self.capacity = REPLAY_NAME.format(index), lanes, capacity
+
+    def cut(self) -> Callable[[Path], None]:
+        """Copy the cursors and what will soonest be overwritten; what is returned writes everything."""
+        lanes = self.lanes
+        sizes = {"capacity": self.capacity, "stack": lanes.stack, "n_step": lanes.n_step}
+        return ReplayCut(lanes.memory, lanes.cursors, **sizes).write
 
 
 class StateWriter:
@@ -152,6 +172,7 @@ class CheckpointKeeper:
         self.failed = 0
         self._state, self._began, self._attempt = "idle", 0.0, 0
         self._update = self._last_good = -1
+        self._unmarked: tuple = ()
 
     def begin(self, global_update: int) -> None:
         """Begin a checkpoint, unless one is under way or this update has one."""
@@ -177,6 +198,21 @@ class CheckpointKeeper:
         if self.wait:
             tried.wait()
 
+    def evaluated(self, global_update: int, mean_return: float, episodes: int) -> None:
+        """Take note of an evaluation: the checkpoint of the best one is kept."""
+
+        def note() -> None:
+            if not self._unmarked or mean_return > self._unmarked[1]:
+                self._unmarked = global_update, mean_return, episodes
+            self._mark_best()
+
+        self.submit(note)
+
+    def _mark_best(self) -> None:
+        """Label the best evaluation's checkpoint as soon as there is one with its parameters; in the writer thread."""
+        if self._unmarked and mark_best(self.run_dir, *self._unmarked):
+            self._unmarked = ()
+
     def step(self) -> None:
         """Take the next step of the checkpoint under way, if there is one."""
         if self._state == "made":
@@ -199,7 +235,11 @@ class CheckpointKeeper:
         try:
             owners = [name for names in self.owners.values() for name in names]
             checkpoint.finish(directory, owners, [], self._attributes)
-            checkpoint.prune(self.run_dir, self.keep_last, self.keep_every)
+            self._mark_best()
+            best = read_best(self.run_dir)
+            checkpoint.prune(
+                self.run_dir, self.keep_last, self.keep_every, best=best.path(self.run_dir) if best else None
+            )
             log.info(
                 "checkpoint of update %d written in %.1f s; training was held for at most %.1f ms (rank %d)",
                 self._update,

@@ -187,6 +187,7 @@ class Monitor:
                 values["episodes"],
                 values["epsilon"],
             )
+            self.keeper.evaluated(int(values["global_update"]), values["mean_return"], int(values["episodes"]))
         self.last[kind, index] = values
         self.heard[kind, index] = time.monotonic()
 

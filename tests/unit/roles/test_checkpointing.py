@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from fakes import FakeCounters
 
+from hpcrl.replay import local_lanes
 from hpcrl.roles import checkpointing
-from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter
+from hpcrl.roles.checkpointing import CheckpointKeeper, ReplayState, RoleState, StateWriter
 from hpcrl.storage import checkpoint as checkpoints
+from hpcrl.storage.best import read_best
+from hpcrl.storage.replay import ReplayFile
 
 
 class Shard:
@@ -251,3 +254,33 @@ def test_the_longest_time_that_a_loop_was_held_is_reported(tmp_path, caplog):
     job.counters.set("held/1", 12_345)
     job.keeper.step()
     assert "held for at most 12.3 ms (rank 1)" in caplog.text
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path):
+    job = Job(tmp_path, keep_last=1)
+    job.keeper.evaluated(2, 5.0, episodes=10)  # no checkpoint yet: it counts for the next
+    for update in (3, 4):
+        job.take(update)
+    assert read_best(tmp_path)[:3] == ("step-000000000003", 2, 5.0)
+    job.keeper.evaluated(3, 4.0, episodes=10)
+    job.keeper.evaluated(4, 6.0, episodes=10)
+    for update in (5, 6):
+        job.take(update)
+    assert job.names() == ["best.json", "step-000000000004", "step-000000000006"]
+
+
+def test_of_several_evaluations_between_two_checkpoints_the_best_counts(tmp_path):
+    job = Job(tmp_path)
+    for update, mean_return in ((3, 1.0), (4, 7.0), (5, 2.0)):
+        job.keeper.evaluated(update, mean_return, episodes=10)
+    job.take(6)
+    assert read_best(tmp_path)[:3] == ("step-000000000006", 4, 7.0)
+
+
+def test_a_replay_memory_is_an_owner(tmp_path):
+    lanes = local_lanes(1, (3,), np.int32, capacity=20, stack=2, n_step=1)
+    owner = ReplayState(3, lanes, capacity=18)
+    assert owner.name == "replay-3"
+    owner.cut()(tmp_path / "replay-3.h5")
+    with ReplayFile(tmp_path / "replay-3.h5") as file:
+        assert (file.shape, file.slots) == ((1, 18, 2, 1), 20)

@@ -58,7 +58,10 @@ class RunLog:
 
 class Keeper:
     def __init__(self):
-        self.begun, self.busy = [], False
+        self.begun, self.evaluations, self.busy = [], [], False
+
+    def evaluated(self, *evaluation):
+        self.evaluations.append(evaluation)
 
     def begin(self, global_update):
         self.begun.append(global_update)
@@ -229,6 +232,7 @@ def test_evaluations_are_logged(make, clock, caplog):
         later(monitor, clock, 1)
     assert monitor.runlog.of("evaluations")[0]["mean_return"] == 1.5
     assert "evaluation at update 90: mean return 1.50 over 30 episodes" in caplog.text
+    assert monitor.keeper.evaluations == [(90, 1.5, 30)]
 
 
 def test_it_tells_who_is_alive(make, clock):
