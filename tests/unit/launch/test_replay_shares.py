@@ -1,4 +1,4 @@
-"""The replay of a checkpoint in memories of other numbers, lanes and capacities: the same transitions and priorities."""
+"""The replay of a checkpoint in memories of other numbers and sizes: the same transitions with the same priorities."""
 
 from collections import Counter
 

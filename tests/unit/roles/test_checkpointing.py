@@ -251,6 +251,7 @@ def test_the_longest_time_that_a_loop_was_held_is_reported(tmp_path, caplog):
     job.keeper.step()
     for writer in job.writers:
         job.write(writer)
+    job.counters.set("held/0", 1_000)
     job.counters.set("held/1", 12_345)
     job.keeper.step()
     assert "held for at most 12.3 ms (rank 1)" in caplog.text
