@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.replay.lanes import FINAL, HEAD, TAIL, Lanes
-from hpcrl.replay.uniform import OLDEST_MARGIN_RECORDS
+from hpcrl.replay.lanes import FINAL, HEAD, OLDEST_MARGIN_RECORDS, TAIL, Lanes
 
 
 class Piece(NamedTuple):

@@ -87,6 +87,9 @@ class Cursors(Protocol):
     def committed(self) -> np.ndarray:
         """int64 ``[L]``, not to be written to by the caller"""
 
+    def look(self) -> tuple[np.ndarray, np.ndarray]:
+        """``reserved`` and ``committed``, read at once."""
+
     def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
         """Announce ``counts`` more records in each of the distinct ``lanes``."""
 
@@ -107,11 +110,25 @@ class LocalCursors:
     def committed(self) -> np.ndarray:
         return self._committed
 
+    def look(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._reserved, self._committed
+
     def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
         self._reserved[lanes] += counts
 
     def commit(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
         self._committed[lanes] += counts
+
+
+OLDEST_MARGIN_RECORDS = 2
+"""The oldest records of a full lane that are not drawn: one step writes at most a record and a final frame, so a
+sample is lost to a writer in another rank only if that writer takes more than one step while a batch is copied."""
+
+
+def lowest_drawable(reserved: np.ndarray, *, capacity: int, stack: int) -> np.ndarray:
+    """int64 ``[L]``: lowest index of each lane whose observation is still whole, and not about to be overwritten."""
+    oldest = reserved - (capacity - OLDEST_MARGIN_RECORDS)
+    return np.where(oldest > 0, oldest + (stack - 1), 0)
 
 
 def shortest_capacity(stack: int, n_step: int) -> int:
@@ -161,6 +178,7 @@ class Lanes:
         # A view of the packed fields behind the frame, so that they are written in one assignment.
         self._outcomes = memory.getfield(_OUTCOME, memory.dtype.fields["action"][1])
         self._row = np.zeros(self.num_lanes, _OUTCOME)
+        self._runs = self.windows(mirror)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
@@ -271,6 +289,23 @@ class Lanes:
             (lane_bytes, record_bytes, record_bytes),
             writeable=False,
         )
+
+    def read(self, lane: np.ndarray, first: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copy ``B`` runs of ``length <= mirror`` consecutive records.
+
+        Parameters
+        ----------
+        lane, first
+            int64 ``[B]``: lane and absolute index of the first record of each run.
+
+        Returns
+        -------
+        tuple of np.ndarray
+            `record_dtype` ``[B, length]``, and bool ``[B]``: which runs the writer may have overtaken meanwhile.
+            Records before index 0 are not looked at: nobody needs them.
+        """
+        runs = self._runs[:, :, :length][lane, first % self.capacity]
+        return runs, np.maximum(first, 0) < self.cursors.reserved()[lane] - self.capacity
 
     def check_valid(self) -> tuple[bool, str]:
         """Check every invariant of the stored records; for tests, while nobody writes.

@@ -1,13 +1,23 @@
 """Uniform sampling of n-step transitions from replay lanes (DQN; Accelerated Methods §5.2)."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from hpcrl.replay.lanes import Lanes
+from hpcrl.replay.lanes import Lanes, lowest_drawable
+from hpcrl.replay.returns import NStepReturns
 from hpcrl.types import Batch
 
-OLDEST_MARGIN_RECORDS = 2
-"""The oldest records of a full lane that are not drawn: one step writes at most a record and a final frame, so a
-sample is lost to a writer in another rank only if that writer takes more than one step while a batch is copied."""
+
+class Draw(NamedTuple):
+    """Transitions that were drawn."""
+
+    lane: np.ndarray
+    """int64 ``[B]``"""
+    index: np.ndarray
+    """int64 ``[B]``: absolute, of the record acted upon"""
+    probability: np.ndarray
+    """float64 ``[B]``, with which each was drawn; 0 where nothing was hit that may be drawn"""
 
 
 class UniformReplay:
@@ -37,10 +47,7 @@ class UniformReplay:
         self.overwritten = 0
         self._lanes = lanes
         self._n_step = n_step
-        self._discount = discount
-        self._reward_clip = reward_clip
-        self._windows = lanes.windows(lanes.stack + n_step)
-        self._powers = (discount ** np.arange(n_step + 1, dtype=np.float64)).astype(np.float32)
+        self._returns = NStepReturns(n_step, discount, reward_clip)
 
     def __len__(self) -> int:
         """Indices that may be drawn: an upper bound of the transitions, as it counts the final record of each
@@ -54,7 +61,7 @@ class UniformReplay:
         committed = np.minimum(self._lanes.cursors.committed(), self._lanes.capacity)
         return float(committed.sum()) / (self._lanes.num_lanes * self._lanes.capacity)
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> Batch:
+    def sample(self, batch_size: int, rng: np.random.Generator) -> Batch | None:
         """Draw ``B = batch_size`` transitions, with replacement.
 
         For a transition that starts at record ``t`` and takes ``m <= n`` steps (fewer than ``n`` where the episode,
@@ -75,71 +82,69 @@ class UniformReplay:
 
         Returns
         -------
-        Batch
+        Batch or None
             ``s_tm1`` and ``s_t`` are strided views of one fresh buffer (they may share frames): not to be written to.
-
-        Raises
-        ------
-        ValueError
-            Nothing can be sampled yet.
+            None where nothing can be sampled yet.
         """
-        windows = self._draw(batch_size, rng)
-        stack, n = self._lanes.stack, self._n_step
-        frames = windows["frame"]
-        _zero_before_first(frames, windows["first"][:, :stack])
-        reward, discount, steps = self._returns(windows[:, stack - 1 : stack - 1 + n])
-        s_t = frames[:, n : n + stack]
-        if n > 1 and steps.min() < n:
-            s_t = frames[np.arange(batch_size)[:, None], steps[:, None] + np.arange(stack)]
-        action = windows["action"][:, stack - 1].astype(np.int64)
-        return Batch(s_tm1=frames[:, :stack], a_tm1=action, r_t=reward, discount_t=discount, s_t=s_t)
+        drawn = self._draw(batch_size, rng)
+        return drawn and self._batch(drawn[1])
 
     def update(self, batch: Batch, delta: np.ndarray) -> None:
         """Take note of the TD errors, float32 ``[B]``, of a batch: uniform sampling makes no use of them."""
 
-    def _draw(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
-        """`record_dtype` ``[B, stack + n]``: a copy of the window around each drawn index, at ``stack - 1``."""
-        windows, bad = self._copy_windows(batch_size, rng)
+    def _batch(self, windows: np.ndarray) -> Batch:
+        """Transitions of `record_dtype` windows ``[B, stack + n]``."""
+        stack, n = self._lanes.stack, self._n_step
+        frames = windows["frame"]
+        _zero_before_first(frames, windows["first"][:, :stack])
+        taken = windows[:, stack - 1 : stack - 1 + n]
+        reward, discount, steps = self._returns(taken["reward"], taken["terminated"], taken["truncated"])
+        s_t = frames[:, n : n + stack]
+        if n > 1 and steps.min() < n:
+            s_t = frames[np.arange(len(frames))[:, None], steps[:, None] + np.arange(stack)]
+        action = windows["action"][:, stack - 1].astype(np.int64)
+        return Batch(s_tm1=frames[:, :stack], a_tm1=action, r_t=reward, discount_t=discount, s_t=s_t)
+
+    def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[Draw, np.ndarray] | None:
+        """Draw transitions, and copy the window ``[B, stack + n]`` around each, which has it at ``stack - 1``."""
+        drawn = self._attempt(batch_size, rng)
+        if drawn is None or not drawn[0].probability.any():
+            return None
+        draw, windows, bad = drawn
         while bad.any():
             rows = np.flatnonzero(bad)
-            windows[rows], bad[rows] = self._copy_windows(rows.size, rng)
-        return windows
+            again = self._attempt(rows.size, rng)
+            if again is None:
+                return None
+            for old, new in zip((*draw, windows, bad), (*again[0], *again[1:]), strict=True):
+                old[rows] = new
+        return draw, windows
 
-    def _copy_windows(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ``count`` indices and copy their windows; also which of them must be drawn again."""
-        lanes = self._lanes
+    def _attempt(self, count: int, rng: np.random.Generator) -> tuple[Draw, np.ndarray, np.ndarray] | None:
+        """Draw ``count`` transitions and copy their windows; also which of them must be drawn again."""
+        draw, stack = self._propose(count, rng), self._lanes.stack
+        if draw is None:
+            return None
+        windows, overtaken = self._lanes.read(draw.lane, draw.index - (stack - 1), stack + self._n_step)
+        missed = draw.probability == 0
+        self.overwritten += int(np.count_nonzero(overtaken & ~missed))
+        return draw, windows, missed | overtaken | (windows["final"][:, stack - 1] != 0)
+
+    def _propose(self, count: int, rng: np.random.Generator) -> Draw | None:
+        """Draw from the indices that may be drawn, without a look at what is there; None where there are none."""
         low, counts = self._drawable()
         ends = counts.cumsum()
         if ends[-1] == 0:
-            raise ValueError(f"nothing to sample: no lane holds more than n_step = {self._n_step} records yet")
+            return None
         draw = rng.integers(ends[-1], size=count)
         lane = ends.searchsorted(draw, side="right")
-        start = low[lane] + draw - (ends - counts)[lane] - (lanes.stack - 1)
-        windows = self._windows[lane, start % lanes.capacity]
-        # The writer may have moved on during the copy. Records before index 0 are masked later, never missed.
-        lost = np.maximum(start, 0) < lanes.cursors.reserved()[lane] - lanes.capacity
-        self.overwritten += int(np.count_nonzero(lost))
-        return windows, lost | (windows["final"][:, lanes.stack - 1] != 0)
+        return Draw(lane, low[lane] + draw - (ends - counts)[lane], np.full(count, 1 / ends[-1]))
 
     def _drawable(self) -> tuple[np.ndarray, np.ndarray]:
         """int64 ``[L]`` each: lowest index of a lane that may be drawn as ``s_tm1``, and how many from there on."""
-        lanes = self._lanes
-        oldest = lanes.cursors.reserved() - (lanes.capacity - OLDEST_MARGIN_RECORDS)
-        low = np.where(oldest > 0, oldest + (lanes.stack - 1), 0)
-        return low, np.maximum(lanes.cursors.committed() - self._n_step - low, 0)
-
-    def _returns(self, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """``r_t`` and ``discount_t`` (float32 ``[B]``) and ``m`` (int64 ``[B]``) of the records ``[B, n]``."""
-        reward, terminated = steps["reward"], steps["terminated"]
-        if self._reward_clip is not None:
-            reward = np.clip(reward, -self._reward_clip, self._reward_clip)
-        taken = np.ones(steps.shape, bool)
-        np.logical_not(terminated[:, :-1] | steps["truncated"][:, :-1], out=taken[:, 1:])
-        np.logical_and.accumulate(taken, axis=1, out=taken)
-        m = taken.sum(axis=1)
-        ended = terminated[np.arange(len(m)), m - 1]
-        r_t = (reward * taken) @ self._powers[:-1]
-        return r_t, np.where(ended, np.float32(0), self._powers[m]), m
+        reserved, committed = self._lanes.cursors.look()
+        low = lowest_drawable(reserved, capacity=self._lanes.capacity, stack=self._lanes.stack)
+        return low, np.maximum(committed - self._n_step - low, 0)
 
 
 def _zero_before_first(frames: np.ndarray, first: np.ndarray) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.errors import TransportError
-from hpcrl.transport.protocol import WORD, Add, Fetch, round_up
+from hpcrl.transport.protocol import WORD, Add, FetchMany, round_up
 from hpcrl.transport.window import Window
 
 
@@ -38,11 +38,12 @@ class NodeMemory:
 
     def get(self, words: range) -> np.ndarray:
         """int64 ``[len(words)]`` values, read one by one, after all earlier loads and before all later ones."""
+        values = np.empty(len(words), np.int64)
         self.win.Sync()
-        begun = [self.words.start(Fetch(w * WORD), 0) for w in words]
+        self.words.start(FetchMany(words.start * WORD, values), 0)
         self.words.flush(0)
         self.win.Sync()
-        return np.array([int(b[1]) for b in begun], np.int64)
+        return values
 
     def add(self, word: int, value: int) -> int:
         """Add to a word and return its value after the addition."""
@@ -73,6 +74,11 @@ class SharedCursors:
     def committed(self) -> np.ndarray:
         """int64 ``[L]`` records complete."""
         return self.memory.get(range(self.num_lanes, 2 * self.num_lanes))
+
+    def look(self) -> tuple[np.ndarray, np.ndarray]:
+        """``reserved`` and ``committed``, read at once."""
+        values = self.memory.get(range(2 * self.num_lanes))
+        return values[: self.num_lanes], values[self.num_lanes :]
 
     def reserve(self, lanes: np.ndarray, counts: int) -> None:
         """Begin ``counts`` records in each of ``lanes``; no later store of this rank is visible before."""

@@ -122,7 +122,7 @@ def test_all_of_it_is_drawn_and_nothing_else_and_playing_goes_on(data):
     assert moved.check_valid() == (True, "")
     replay = UniformReplay(moved, n_step=N_STEP, discount=0.9, reward_clip=1.0)
     drawn = {
-        key(*row) for row in zip(*replay.sample(1500, np.random.default_rng(0)), strict=True) if row[0][-1, 1] < 100
+        key(*row) for row in zip(*replay.sample(1500, np.random.default_rng(0))[:5], strict=True) if row[0][-1, 1] < 100
     }
     assert drawn <= expected.keys()
     if len(expected) < 100:
