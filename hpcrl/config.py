@@ -151,6 +151,13 @@ class ReplayConfig(Section):
     capacity_steps: Int = Field(200_000, ge=1, description="transitions per memory, divided over its simulators")
     learning_starts_steps: Int = Field(5000, ge=1, description="transitions in a memory before its learners begin")
     n_step: Int = Field(1, ge=1, description="steps of the return before bootstrapping")
+    sampling: Literal["uniform", "prioritized"] = Field("uniform", description="how minibatches are drawn")
+    priority_alpha: Float = Field(0.6, ge=0, le=1, description="prioritized: priority is |TD error| to this power")
+    priority_beta_start: Float = Field(0.4, ge=0, le=1, description="prioritized: exponent of the weights at first")
+    priority_beta_end: Float = Field(1.0, ge=0, le=1, description="prioritized: exponent of the weights at last")
+    priority_beta_length_updates: Int = Field(
+        1_000_000, ge=1, description="prioritized: global updates in which it goes there linearly"
+    )
 
 
 class ExplorationConfig(Section):

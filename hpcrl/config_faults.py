@@ -150,6 +150,17 @@ def _replay_faults(config: "Config") -> Iterator[Fault]:
             ("learning.batch_size", "replay.learning_starts_steps"),
             f"expected at most replay.learning_starts_steps = {replay.learning_starts_steps}, got {batch_size}",
         )
+    if replay.priority_beta_end < replay.priority_beta_start:
+        yield (
+            ("replay.priority_beta_end", "replay.priority_beta_start"),
+            f"expected at least replay.priority_beta_start = {replay.priority_beta_start}, "
+            f"got {replay.priority_beta_end}",
+        )
+    if replay.sampling == "prioritized" and config.topology.layout == "split":
+        yield (
+            ("replay.sampling", "topology.layout"),
+            "expected 'uniform' in the split layout, got 'prioritized'",
+        )
 
 
 def expected(detail: Mapping[str, Any]) -> str:

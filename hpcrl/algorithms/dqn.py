@@ -72,23 +72,32 @@ class Dqn:
 
 
 class EpsilonGreedy:
-    """Greedy in the replica's action values, or uniform with probability epsilon."""
+    """Greedy in the replica's action values, or uniform with probability epsilon.
+
+    Attributes
+    ----------
+    keeps_values : bool
+        Whether ``values``, float32 ``[E, A]``, holds the action values of the observations last acted upon.
+    """
 
     def __init__(self, replica: Replica, num_actions: int, rng, dtype: torch.dtype):
         self.replica, self.num_actions, self.rng, self.dtype = replica, num_actions, rng, dtype
+        self.keeps_values, self.values = False, None
 
     @torch.inference_mode()
     def act(self, observation, epsilon):
         """int64 ``[E]`` actions for observations ``[E, stack, ...]``; ``epsilon`` is a number or float64 ``[E]``.
 
         Draws one uniform and one action for every simulator whatever epsilon is, so that the random stream does not
-        depend on it; the network is not run where no simulator is greedy.
+        depend on it; the network is not run where no simulator is greedy, unless its values are kept.
         """
         explore = self.rng.random(len(observation)) < epsilon
         actions = self.rng.integers(self.num_actions, size=len(observation))
-        if not explore.all():
+        if self.keeps_values or not explore.all():
             with autocast(self.replica.device, self.dtype):
                 q = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
             greedy = q.argmax(dim=1).cpu().numpy()
+            if self.keeps_values:
+                self.values = q.float().cpu().numpy()
             actions[~explore] = greedy[~explore]
         return actions

@@ -18,13 +18,12 @@ from hpcrl.algorithms.optimizers import make_optimizer
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.delays import delay_distribution
+from hpcrl.launch.memories import ReplayMemory, make_memory, make_newcomers, make_replay
 from hpcrl.launch.resume import load_shard
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import network_arguments, num_parameters
-from hpcrl.launch.topology import Plan, lane_capacity, shard_bounds
+from hpcrl.launch.topology import Plan, shard_bounds
 from hpcrl.networks import Replica, make_network, resolve_precision
-from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype, shortest_capacity
-from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.actor import Actor
 from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name
 from hpcrl.roles.display import make_display
@@ -33,7 +32,6 @@ from hpcrl.roles.learner import Learner
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.monitor import Monitor, Writer
 from hpcrl.roles.parameter_server import HEADER_WORDS, ParameterServer
-from hpcrl.roles.ratio import LocalTally, TrainingRatio
 from hpcrl.roles.stopping import StopFlag
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.seeding import generator, seed_sequence, torch_seed
@@ -42,7 +40,6 @@ from hpcrl.storage.runlog import RunLog
 from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
-from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
 from hpcrl.transport.waiting import wait_for_all
 
 REPORT_RECORDS = 256
@@ -90,7 +87,8 @@ class Job:
             lambda record: self.reports.push({self.monitor_rank: (record,)}), config.actor.report_period_seconds
         )
 
-    def _keep(self, resource):
+    def keep(self, resource):
+        """Free ``resource`` at the end."""
         self.resources.callback(resource.free)
         return resource
 
@@ -102,12 +100,12 @@ class Job:
         }
         clients = [r.rank for r in plan.ranks if {role.kind for role in r.roles} & {"actor", "learner", "evaluator"}]
         vector = {"owners": self.servers, "bounds": self.bounds, **options}
-        self.params = self._keep(
+        self.params = self.keep(
             ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
         )
-        self.targets = self._keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
+        self.targets = self.keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
         record = 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
-        self.gradients = self._keep(
+        self.gradients = self.keep(
             Rings(
                 comm,
                 name="gradients",
@@ -117,7 +115,7 @@ class Job:
                 **options,
             )
         )
-        self.reports = self._keep(
+        self.reports = self.keep(
             Rings(
                 comm,
                 name="reports",
@@ -129,7 +127,7 @@ class Job:
         )
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
         names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
-        self.counters = self._keep(
+        self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
 
@@ -157,47 +155,9 @@ class Job:
         return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
 
     @cached_property
-    def memory(self) -> tuple[Lanes, TrainingRatio, int]:
-        """Replay memory of this rank's actor or learner, its training ratio, and the actor's first lane."""
-        role = next(role for role in self.rank_plan.roles if role.kind in ("actor", "learner"))
-        members = self.plan.memories[self.plan.memory_of(role)]
-        config = self.config
-        num_lanes = len(members.actors) * config.env.simulators
-        sizes = {
-            "capacity": lane_capacity(
-                members,
-                capacity_steps=config.replay.capacity_steps,
-                simulators=config.env.simulators,
-                shortest_steps=shortest_capacity(self.spec.stack, config.replay.n_step),
-            ),
-            "stack": self.spec.stack,
-            "n_step": config.replay.n_step,
-        }
-        alone = self.plan.layout != "split"
-        if alone:
-            lanes = local_lanes(num_lanes, self.spec.obs_shape, self.spec.obs_dtype, **sizes)
-            tally = LocalTally()
-        else:
-            shared = self._keep(
-                NodeMemory(
-                    self.memory_comm,
-                    shape=(num_lanes, sizes["capacity"] + sizes["stack"] + sizes["n_step"]),
-                    dtype=record_dtype(self.spec.obs_shape, self.spec.obs_dtype),
-                    words=2 * num_lanes + 2,
-                )
-            )
-            lanes = Lanes(shared.array, SharedCursors(shared, num_lanes), **sizes)
-            tally = SharedTally(shared, 2 * num_lanes)
-        ratio = TrainingRatio(
-            tally,
-            intensity=config.learning.training_intensity,
-            batch_size=config.learning.batch_size,
-            learning_starts=config.replay.learning_starts_steps,
-            slack_updates=0 if self.deterministic else len(members.learners),
-            block=config.learning.training_ratio == "block",
-        )
-        first = members.actors.index(role.index) * config.env.simulators if role.kind == "actor" else 0
-        return lanes, ratio, first
+    def memory(self) -> ReplayMemory:
+        """Replay memory of this rank's actor or learner."""
+        return make_memory(self)
 
     def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy:
         """Behaviour policy on a replica."""
@@ -279,7 +239,6 @@ def learning_rate_schedule(job: Job) -> Callable[[int], float]:
 def make_learner(job: Job, index: int) -> Learner:
     """Learner ``index``."""
     config = job.config
-    lanes, ratio, _ = job.memory
     if not any(job.delays[0]):
         online = job.online
     else:
@@ -304,13 +263,8 @@ def make_learner(job: Job, index: int) -> Learner:
         guard=LossGuard(config.learner.outlier_deviations, config.learner.outlier_window_updates)
         if config.learner.outlier_deviations
         else None,
-        replay=UniformReplay(
-            lanes,
-            n_step=config.replay.n_step,
-            discount=config.learning.discount,
-            reward_clip=config.learning.reward_clip or None,
-        ),
-        ratio=ratio,
+        replay=make_replay(job),
+        ratio=job.memory.ratio,
         gradients=job.gradients,
         servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
         pipeline=config.learner.pipeline,
@@ -338,7 +292,9 @@ def epsilon_schedule(config: Config, actor: int, num_actors: int) -> Callable[[i
 def make_actor(job: Job, index: int) -> Actor:
     """Actor ``index``."""
     config = job.config
-    lanes, ratio, first_lane = job.memory
+    memory, newcomers = job.memory, make_newcomers(job)
+    policy = job.policy(job.online, generator(config.run.seed, "actor", index))
+    policy.keeps_values = newcomers is not None
 
     def count(steps: int) -> int:
         total = job.counters.add("total_frames", steps * job.spec.frames_per_step)
@@ -349,11 +305,12 @@ def make_actor(job: Job, index: int) -> Actor:
     return Actor(
         index,
         replica=job.online,
-        policy=job.policy(job.online, generator(config.run.seed, "actor", index)),
+        policy=policy,
         env=job.env("actor", index),
-        lanes=lanes,
-        first_lane=first_lane,
-        ratio=ratio,
+        lanes=memory.lanes,
+        first_lane=memory.first_lane,
+        newcomers=newcomers,
+        ratio=memory.ratio,
         sync_period=config.actor.sync_period_steps,
         epsilon=epsilon_schedule(config, index, job.plan.num("actor")),
         count=count,

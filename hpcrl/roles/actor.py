@@ -7,6 +7,7 @@ import numpy as np
 from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.networks import Replica
 from hpcrl.replay.lanes import Lanes
+from hpcrl.replay.newcomers import Newcomers
 from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.ratio import TrainingRatio
 
@@ -25,6 +26,8 @@ class Actor:
         Replay memory that the experience goes to.
     first_lane : int
         Lane of the first simulator; the others follow.
+    newcomers : Newcomers or None
+        Gives new records their first priority, where replay is prioritised.
     ratio : TrainingRatio
         Says when acting would run ahead of learning.
     sync_period : int
@@ -46,6 +49,7 @@ class Actor:
         env,
         lanes: Lanes,
         first_lane: int,
+        newcomers: Newcomers | None,
         ratio: TrainingRatio,
         sync_period: int,
         epsilon: Callable[[int, int], float],
@@ -54,6 +58,7 @@ class Actor:
     ):
         self.index = index
         self.replica, self.policy, self.env, self.lanes, self.ratio = replica, policy, env, lanes, ratio
+        self.newcomers = newcomers
         self.sync_period, self.epsilon_at, self.count, self.reporter = sync_period, epsilon, count, reporter
         self.lane = first_lane + np.arange(env.num_envs)
         self.frame = env.reset()
@@ -100,6 +105,12 @@ class Actor:
         over = step.episode_over
         if over.any():
             self.lanes.append_final(self.lane[over], step.final_frame[over])
+        if self.newcomers:
+            q = self.policy.values[of]
+            self.newcomers.append(
+                np.flatnonzero(acted), q, action[of], step.reward[of], step.terminated[of], step.truncated[of]
+            )
+            self.newcomers.append_final(np.flatnonzero(over))
         # The next frame is an episode's first where the simulator resets within this step (SAME_STEP) or did so in
         # a step of its own (NEXT_STEP); until then a finished simulator's frame is never written.
         self.first = over if everyone else over | step.reset

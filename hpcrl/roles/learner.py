@@ -94,6 +94,8 @@ class Learner:
             self.target.pull()  # (6)
             self.online.flat.check()
         batch = self.replay.sample(self.batch_size, self.rng)  # (2)
+        if batch is None:
+            return False
         loss, mean_q, delta = self.algorithm.gradient(batch)  # (3)
         if self.guard is None or self.guard.accepts(loss):
             self.replay.update(batch, delta)

@@ -68,6 +68,7 @@ def test_no_cross_fault_about_a_key_that_is_itself_faulty():
     [
         ("replay", {"capacity_steps": 1000, "learning_starts_steps": 1001}, "replay.learning_starts_steps"),
         ("replay", {"capacity_steps": 55, "learning_starts_steps": 32}, "replay.capacity_steps"),
+        ("replay", {"priority_beta_start": 0.5, "priority_beta_end": 0.4}, "replay.priority_beta_end"),
         ("exploration", {"epsilon_start": 0.1, "epsilon_end": 0.2}, "exploration.epsilon_end"),
         ("learning", {"optimizer": "adam", "momentum": 0.9}, "learning.momentum"),
         ("learning", {"optimizer": "adam", "optimizer_epsilon": 0.0}, "learning.optimizer_epsilon"),

@@ -151,6 +151,15 @@ def test_without_epsilon_every_action_is_greedy():
         assert actions.dtype == np.int64
 
 
+def test_values_are_kept_where_asked_for_even_if_nobody_is_greedy():
+    acting = policy()
+    acting.act(VALUES, 1.0)
+    assert acting.values is None
+    acting.keeps_values = True
+    acting.act(VALUES, 1.0)
+    np.testing.assert_array_equal(acting.values, VALUES[:, 0])
+
+
 def test_ties_go_to_the_first_of_the_best():
     assert policy().act(np.array([[[2.0, 5.0, 5.0]], [[4.0, 4.0, 4.0]]], np.float32), 0.0).tolist() == [1, 0]
 

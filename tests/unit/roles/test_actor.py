@@ -1,10 +1,13 @@
 """The actor: what reaches replay over the ends of episodes, when it pulls, what it counts."""
 
+import itertools
+
 import numpy as np
 import pytest
 from fakes import FakeReplica, Reports
 
 from hpcrl.replay import local_lanes
+from hpcrl.replay.newcomers import Newcomers
 from hpcrl.roles.actor import Actor
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
 from hpcrl.types import EnvStep
@@ -73,10 +76,13 @@ class Policy:
 
     def act(self, observation, epsilon):
         self.seen.append((observation.copy(), epsilon))
+        self.values = np.repeat(observation[:, 0, :2].sum(axis=1, keepdims=True), 4, axis=1)
         return self.rng.integers(4, size=len(observation))
 
 
-def make(lengths=LENGTHS, autoreset="next_step", *, first_lane=0, lanes=None, ratio=None, sync_period=1):
+def make(
+    lengths=LENGTHS, autoreset="next_step", *, first_lane=0, lanes=None, newcomers=None, ratio=None, sync_period=1
+):
     env, reports, replica = Tagged(lengths, autoreset), Reports(), FakeReplica((7,))
     lanes = lanes or local_lanes(first_lane + env.num_envs, (3,), np.float32, capacity=500, stack=1, n_step=1)
     counted = [1000]
@@ -92,6 +98,7 @@ def make(lengths=LENGTHS, autoreset="next_step", *, first_lane=0, lanes=None, ra
         env=env,
         lanes=lanes,
         first_lane=first_lane,
+        newcomers=newcomers,
         ratio=ratio or TrainingRatio(LocalTally(), intensity=1, batch_size=1, learning_starts=10**6, slack_updates=0),
         sync_period=sync_period,
         epsilon=lambda global_update, total_frames: global_update + total_frames / 1e6,
@@ -221,3 +228,29 @@ def test_reports_carry_the_actors_counts():
         "total_frames": 1004,
         "global_update": 7,
     }
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_every_record_but_final_ones_gets_a_priority_of_its_own_step(autoreset):
+    given = {}
+
+    def set_priorities(lane, index, delta):
+        given.update(zip(zip(lane.tolist(), index.tolist(), strict=True), delta.tolist(), strict=True))
+
+    lanes = np.arange(3) + 2
+    newcomers = Newcomers(
+        lanes, np.zeros(3, np.int64), n_step=1, discount=0.5, reward_clip=None, set_priorities=set_priorities
+    )
+    actor, _ = make(autoreset=autoreset, first_lane=2, newcomers=newcomers)
+    for _ in range(40):
+        assert actor.step()
+    expected = {}
+    for lane in lanes.tolist():
+        records = stored(actor.lanes, lane)
+        for i, (record, after) in enumerate(itertools.pairwise(records)):
+            frame, _, reward, terminated, truncated, _, final = record
+            if not final:
+                best = 0 if terminated else np.nan if truncated else 0.5 * sum(after[0][:2])
+                expected[lane, i] = reward + best - sum(frame[:2])
+    assert given.keys() == expected.keys()
+    assert all(given[place] == pytest.approx(error, nan_ok=True) for place, error in expected.items())

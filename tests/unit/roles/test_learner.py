@@ -265,3 +265,11 @@ def test_minibatches_come_from_its_own_random_stream():
             go_on(learner)
     assert first.replay.sampled == second.replay.sampled
     assert len(set(first.replay.sampled)) == 5
+
+
+def test_a_memory_that_has_nothing_to_sample_yet_is_asked_again():
+    learner, _ = make()
+    batches = iter([None, None, "a batch"])
+    learner.replay.sample = lambda batch_size, rng: next(batches)
+    assert [learner.step() for _ in range(3)] == [False, False, True]
+    assert learner.updates == len(learner.gradients.pushed) == 1
