@@ -14,7 +14,6 @@ import typer
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError, HpcrlError, StorageError
 
 if TYPE_CHECKING:
-    from hpcrl.config import Config
     from hpcrl.launch.forecast import Forecast
     from hpcrl.launch.topology import Plan
 
@@ -44,6 +43,9 @@ def train(
     from hpcrl.config import load
 
     loaded = load(config, [*(overrides or []), *([f"run.dir={run_dir}"] if run_dir else [])])
+    from hpcrl.launch import mpi
+
+    mpi.start()
     from hpcrl.launch.train import main as train_main
 
     sys.exit(train_main(loaded, sys.argv))
@@ -83,7 +85,19 @@ def plan(
     # Shown before the sizes, which need torch for the network and the environment's package.
     typer.echo(topology.describe(rank_map))
     sys.stdout.flush()
-    typer.echo("\n" + _render(rank_map, _forecast(loaded, rank_map, updates_per_second)))
+    from hpcrl.launch.sizes import forecast_of
+
+    typer.echo("\n" + _render(rank_map, forecast_of(loaded, rank_map, updates_per_second)))
+
+
+@app.command()
+def doctor(
+    step_seconds: Annotated[float, typer.Option(min=1, help="Longest time that one step may take.")] = 60.0,
+) -> None:
+    """Is this MPI fit for hpcrl, as it is launched here? Alone, or under mpiexec or srun like a training job."""
+    from hpcrl.launch.doctor import main as doctor_main
+
+    sys.exit(doctor_main(step_seconds))
 
 
 @app.command()
@@ -183,8 +197,9 @@ def main() -> None:
     try:
         app(prog_name="hpcrl")
     except HpcrlError as error:
-        message = str(error)
-        rank = _launcher_rank()
+        from hpcrl.launch.launcher import launcher_rank
+
+        message, rank = str(error), launcher_rank(os.environ)
         # Every rank finds the same fault of a configuration: one rank tells all of it, the others one line.
         if rank not in (None, "0"):
             message = f"rank {rank}: {message.splitlines()[0]}"
@@ -192,12 +207,6 @@ def main() -> None:
             time.sleep(LET_RANK_0_SPEAK_SECONDS)
         print(f"hpcrl: error: {message}", file=sys.stderr)
         sys.exit(error.exit_code)
-
-
-def _launcher_rank() -> str | None:
-    """Rank as the launcher tells it, before MPI is up."""
-    names = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-    return next((os.environ[name] for name in names if name in os.environ), None)
 
 
 def _print_keys() -> None:
@@ -209,39 +218,6 @@ def _print_keys() -> None:
             section = name
             typer.echo(f"\n[{section}]" if section != "run" else f"[{section}]")
         typer.echo(f"{key.name} = {toml_value(key.default)}  ({key.type})\n    {key.description}")
-
-
-def _forecast(config: "Config", rank_map: "Plan", updates_per_second: float) -> "Forecast":
-    from hpcrl.envs import env_spec
-    from hpcrl.launch import forecast
-    from hpcrl.launch.delays import delay_distribution
-    from hpcrl.launch.sizes import num_parameters
-    from hpcrl.replay.lanes import record_dtype, shortest_capacity
-
-    spec = env_spec(**config.env.arguments())
-    learning = config.learning
-    sizes = forecast.Sizes(
-        num_parameters=num_parameters(config),
-        record_bytes=record_dtype(spec.obs_shape, spec.obs_dtype).itemsize,
-        capacity_steps=config.replay.capacity_steps,
-        window_steps=spec.stack + config.replay.n_step,
-        shortest_lane_steps=shortest_capacity(spec.stack, config.replay.n_step),
-        simulators=config.env.simulators,
-        batch_size=learning.batch_size,
-        slots=config.server.slots,
-        gradient_slots=config.learner.pipeline + 1,
-        optimizer_vectors=forecast.optimizer_vectors(
-            learning.optimizer, momentum=learning.momentum, rmsprop_centered=learning.rmsprop_centered
-        ),
-        virtual_delay=max(delay_distribution(learning.virtual_delay or "0")[0]),
-    )
-    periods = forecast.Periods(
-        training_intensity=learning.training_intensity,
-        pull_period_updates=config.learner.pull_period_updates,
-        sync_period_steps=config.actor.sync_period_steps,
-        target_period_updates=learning.target_period_updates,
-    )
-    return forecast.forecast(rank_map, sizes, periods, updates_per_second=updates_per_second)
 
 
 def _render(rank_map: "Plan", forecast: "Forecast") -> str:

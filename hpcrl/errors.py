@@ -33,6 +33,12 @@ class TopologyError(HpcrlError):
     exit_code = EXIT_CONFIG
 
 
+class MachineError(HpcrlError):
+    """This machine or its MPI cannot run the job: no MPI, two MPIs, another's launcher, too little memory."""
+
+    exit_code = EXIT_CONFIG
+
+
 class TransportError(HpcrlError):
     """One-sided communication failed or timed out."""
 

@@ -44,11 +44,10 @@ mpich=0
 openmpi=0
 if (( ${#mpi_paths[@]} )); then
     printf '\n######## Open MPI: %s, in %s\n\n' "${mpi_paths[*]}" "$VENV-openmpi"
-    # Open MPI refuses to start as root, as in a container, unless it is told twice; and, unless it is told to
-    # oversubscribe, more ranks than cores, which then yield their core while they wait. Without its UCX component for
-    # windows, which cannot work inside one machine and says so on every rank, it takes the next one anyway.
+    # Open MPI's launcher refuses to start as root, as in a container, unless it is told twice; and more ranks than
+    # cores, unless it is told to oversubscribe. What its ranks need, hpcrl sets itself.
     env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_mpi_yield_when_idle=true OMPI_MCA_osc=^ucx \
+        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
         "$VENV-openmpi/bin/python" -m pytest "${marked[@]}" "${options[@]}" "${mpi_paths[@]}" || openmpi=$?
 fi
 

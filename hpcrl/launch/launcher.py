@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from hpcrl.errors import TopologyError
+from hpcrl.errors import MachineError, TopologyError
+from hpcrl.launch.stacks import Library
 
 SIZE_VARIABLES = {
     "OMPI_COMM_WORLD_SIZE": "mpiexec of Open MPI",
@@ -12,16 +13,53 @@ SIZE_VARIABLES = {
 }
 """Environment variables with the number of ranks, in the order in which they are believed."""
 
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
-def check_world_size(world_size: int, library: str, environ: Mapping[str, str]) -> None:
+
+def launcher_rank(environ: Mapping[str, str]) -> str | None:
+    """Rank as the launcher tells it, before MPI is up; None without a launcher."""
+    return next((environ[name] for name in RANK_VARIABLES if name in environ), None)
+
+
+def announced_size(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """The variable that is believed and the number of ranks that it announces; None without a launcher."""
+    return next(
+        ((name, int(environ[name])) for name in SIZE_VARIABLES if environ.get(name, "").isdigit()),
+        None,
+    )
+
+
+def check_launcher(library: Library, environ: Mapping[str, str]) -> None:
+    """Refuse, before MPI starts, a launcher that this library cannot talk to.
+
+    Raises
+    ------
+    MachineError
+        Open MPI's mpiexec started ranks with another library, which would end in its initialisation; or MPICH's (PMI)
+        started ranks with Open MPI 5, which speaks PMIx only.
+    """
+    announced = announced_size(environ)
+    if announced is None or announced[1] == 1:
+        return
+    variable, expected = announced
+    is_open_mpi = library.vendor == "Open MPI"
+    if (variable == "OMPI_COMM_WORLD_SIZE" and not is_open_mpi) or (
+        variable == "PMI_SIZE" and is_open_mpi and library.version >= (5,)
+    ):
+        raise MachineError(
+            f"the launcher ({SIZE_VARIABLES[variable]}) started {expected} ranks ({variable}={expected}), but it is "
+            f"not this MPI's, and each would be a job of its own. {_advice(expected, library, environ)}"
+        )
+
+
+def check_world_size(world_size: int, library: Library, environ: Mapping[str, str]) -> None:
     """Refuse to run as several accidental jobs of one rank each.
 
     Parameters
     ----------
     world_size : int
         Size of MPI's world.
-    library : str
-        ``MPI.Get_library_version()``.
+    library : Library
     environ : mapping
 
     Raises
@@ -29,28 +67,23 @@ def check_world_size(world_size: int, library: str, environ: Mapping[str, str]) 
     TopologyError
         A launcher started more ranks than MPI sees. The message names the command that would have worked.
     """
-    for variable, launcher in SIZE_VARIABLES.items():
-        expected = environ.get(variable, "")
-        if not expected.isdigit():
-            continue
-        if world_size == 1 and int(expected) > 1:
-            raise TopologyError(
-                f"the launcher ({launcher}) says {expected} ranks ({variable}={expected}), but MPI sees 1: every rank "
-                f"is a job of its own. {_advice(expected, library, environ)}"
-            )
-        return
+    announced = announced_size(environ)
+    if world_size == 1 and announced is not None and announced[1] > 1:
+        variable, expected = announced
+        raise TopologyError(
+            f"the launcher ({SIZE_VARIABLES[variable]}) says {expected} ranks ({variable}={expected}), but MPI sees 1: "
+            f"every rank is a job of its own. {_advice(expected, library, environ)}"
+        )
 
 
-def _advice(expected: str, library: str, environ: Mapping[str, str]) -> str:
-    open_mpi = "open mpi" in library.lower()
-    name = "Open MPI" if open_mpi else library.split(",")[0].split("\n")[0].strip()
+def _advice(expected: int, library: Library, environ: Mapping[str, str]) -> str:
     if any(variable.startswith("SLURM_") for variable in environ):
-        kind = "pmix" if open_mpi else "pmi2"
+        kind = "pmix" if library.vendor == "Open MPI" else "pmi2"
         return (
-            f"This hpcrl runs with {name}; start it with: srun --mpi={kind} -n {expected} hpcrl train ... "
+            f"This hpcrl runs with {library}; start it with: srun --mpi={kind} -n {expected} hpcrl train ... "
             f"(`srun --mpi=list` shows what this site has), or with the mpiexec of that MPI inside the allocation"
         )
     return (
-        f"This hpcrl runs with {name}; start it with the mpiexec of that same MPI "
+        f"This hpcrl runs with {library}; start it with the mpiexec of that same MPI "
         f"(the one in the environment's bin directory): mpiexec -n {expected} hpcrl train ..."
     )

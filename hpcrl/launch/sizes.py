@@ -2,7 +2,11 @@
 
 from hpcrl.config import Config
 from hpcrl.envs import env_spec
+from hpcrl.launch import forecast
+from hpcrl.launch.delays import delay_distribution
+from hpcrl.launch.topology import Plan
 from hpcrl.networks import count_parameters
+from hpcrl.replay.lanes import record_dtype, shortest_capacity
 
 
 def network_arguments(config: Config) -> tuple:
@@ -15,3 +19,31 @@ def network_arguments(config: Config) -> tuple:
 def num_parameters(config: Config) -> int:
     """Length of the parameter vector."""
     return count_parameters(*network_arguments(config))
+
+
+def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.0) -> forecast.Forecast:
+    """What a job of this configuration will need, if it reaches ``updates_per_second`` global updates per second."""
+    spec = env_spec(**config.env.arguments())
+    learning = config.learning
+    sizes = forecast.Sizes(
+        num_parameters=num_parameters(config),
+        record_bytes=record_dtype(spec.obs_shape, spec.obs_dtype).itemsize,
+        capacity_steps=config.replay.capacity_steps,
+        window_steps=spec.stack + config.replay.n_step,
+        shortest_lane_steps=shortest_capacity(spec.stack, config.replay.n_step),
+        simulators=config.env.simulators,
+        batch_size=learning.batch_size,
+        slots=config.server.slots,
+        gradient_slots=config.learner.pipeline + 1,
+        optimizer_vectors=forecast.optimizer_vectors(
+            learning.optimizer, momentum=learning.momentum, rmsprop_centered=learning.rmsprop_centered
+        ),
+        virtual_delay=max(delay_distribution(learning.virtual_delay or "0")[0]),
+    )
+    periods = forecast.Periods(
+        training_intensity=learning.training_intensity,
+        pull_period_updates=config.learner.pull_period_updates,
+        sync_period_steps=config.actor.sync_period_steps,
+        target_period_updates=learning.target_period_updates,
+    )
+    return forecast.forecast(rank_map, sizes, periods, updates_per_second=updates_per_second)

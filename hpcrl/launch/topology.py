@@ -95,6 +95,7 @@ def plan(
     cores_per_node: Sequence[int] | int,
     gpus_per_node: int,
     learner_threads: int,
+    cores_per_rank: Sequence[int] = (),
 ) -> Plan:
     """Divide ``world_size`` ranks into roles.
 
@@ -115,6 +116,8 @@ def plan(
         What one node has; cores may differ between nodes.
     learner_threads
         Threads of a learner rank; 0 divides what the node's other ranks leave.
+    cores_per_rank
+        Cores that the launcher gave to each rank, beyond which no thread is started; empty where it gave none.
 
     Raises
     ------
@@ -135,7 +138,7 @@ def plan(
     else:
         raise TopologyError(f"expected layout serial, bundled or split, got {layout!r}")
     cores = [cores_per_node] * (max(nodes) + 1) if isinstance(cores_per_node, int) else cores_per_node
-    ranks = _equip(nodes, held, cores, gpus_per_node, learner_threads)
+    ranks = _equip(nodes, held, cores, cores_per_rank, gpus_per_node, learner_threads)
     return Plan(layout, ranks, _memories(layout, ranks))
 
 
@@ -152,8 +155,8 @@ def describe(plan: Plan) -> str:
     if plan.layout == "split":
         for index, memory in enumerate(plan.memories):
             lines.append(
-                f"replay memory {index} on node {memory.node}: filled by actors {_ranges(memory.actors)}, "
-                f"sampled by learners {_ranges(memory.learners)}"
+                f"replay memory {index} on node {memory.node}: filled by actors {ranges(memory.actors)}, "
+                f"sampled by learners {ranges(memory.learners)}"
             )
     return "\n".join(lines)
 
@@ -204,7 +207,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """``(0, 1, 2, 5)`` as ``0-2, 5``."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -298,7 +301,12 @@ def _common(seats: _Seats, servers: int, evaluators: int, monitor: str) -> dict[
 
 
 def _equip(
-    nodes: Sequence[int], held: dict[int, list[Role]], cores: Sequence[int], gpus_per_node: int, learner_threads: int
+    nodes: Sequence[int],
+    held: dict[int, list[Role]],
+    cores: Sequence[int],
+    cores_per_rank: Sequence[int],
+    gpus_per_node: int,
+    learner_threads: int,
 ) -> tuple[RankPlan, ...]:
     """Threads and device of each rank: learners get the GPUs of their node in order, and the cores others leave."""
     learner_ranks = [rank for rank in sorted(held) if any(role.kind == "learner" for role in held[rank])]
@@ -308,7 +316,8 @@ def _equip(
         threads, device = 1, "cpu"
         if rank in on_node:
             left = cores[node] - (list(nodes).count(node) - len(on_node))
-            threads = learner_threads or max(1, left // len(on_node))
+            share = max(1, left // len(on_node))
+            threads = learner_threads or min([share, *cores_per_rank[rank : rank + 1]])
             device = f"cuda:{on_node.index(rank) % gpus_per_node}" if gpus_per_node else "cpu"
         plans.append(RankPlan(rank, node, tuple(held[rank]), threads, device))
     return tuple(plans)
@@ -329,7 +338,7 @@ def _memories(layout: str, ranks: Sequence[RankPlan]) -> tuple[Memory, ...]:
         if not memory.learners or not memory.actors:
             here, missing = ("actors", "learner") if memory.actors else ("learners", "actor")
             raise TopologyError(
-                f"node {memory.node} has {here} {_ranges(memory.actors or memory.learners)} but no {missing}, and "
+                f"node {memory.node} has {here} {ranges(memory.actors or memory.learners)} but no {missing}, and "
                 f"experience does not leave its node: give every node with actors a learner (topology.learners at "
                 f"least the number of nodes) and enough ranks for an actor beside it"
             )

@@ -19,7 +19,12 @@ from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
 from hpcrl.launch.launcher import check_world_size
+from hpcrl.launch.memory import check_memory, memory_limits, resident_bytes, shared_memory_limit
+from hpcrl.launch.mpi import settings_made
+from hpcrl.launch.nodes import places
 from hpcrl.launch.signals import stop_on_signals
+from hpcrl.launch.stacks import identify
+from hpcrl.launch.threads import Place, crowded, limit_threads
 from hpcrl.launch.topology import Plan, plan
 from hpcrl.transport.waiting import Backoff, wait_for_all
 
@@ -41,11 +46,14 @@ def main(config: Config, command_line: Sequence[str]) -> int:
     held = ExitStack()
     try:
         try:
-            check_world_size(comm.size, MPI.Get_library_version(), os.environ)
-            rank_map = make_plan(comm, config)
-            _limit_threads(rank_map.ranks[comm.rank].threads)
+            check_world_size(comm.size, identify(MPI.Get_library_version()), os.environ)
+            found = places(comm)
+            rank_map = make_plan(found, config)
+            _on_all(comm, lambda: limit_threads(rank_map.ranks[comm.rank].threads, os.environ))
             _keep_freed_memory()
-            _on_all(comm, lambda: _check_environment(config))
+            _on_all(comm, lambda: _check_needs(config, rank_map, found[comm.rank]))
+            for text in crowded(found) if comm.rank == 0 else ():
+                print(f"hpcrl: warning: {text}: give each rank cores of its own, or bind none", file=sys.stderr)
             checkpoint = _open_run_directory(comm, config, rank_map, held)
         except HpcrlError as error:
             held.close()
@@ -75,28 +83,26 @@ def _on_all(comm: MPI.Intracomm, do: Callable[[], Any]) -> Any:
     return result
 
 
-def _check_environment(config: Config) -> None:
+def _check_needs(config: Config, rank_map: Plan, place: Place) -> None:
+    """Whether the environment can be made, and this node has room for what the job will allocate."""
     from hpcrl.envs import env_spec  # only now: numpy and torch size their thread pools when imported
-    from hpcrl.launch.delays import delay_distribution
+    from hpcrl.launch.sizes import forecast_of
 
     env_spec(**config.env.arguments())
-    delay_distribution(config.learning.virtual_delay or "0")
+    node = forecast_of(config, rank_map).nodes[place.node]
+    shared = shared_memory_limit() if config.server.window_flavour == "allocate" else None
+    check_memory(node, place.host, node.ranks * resident_bytes(), memory_limits(os.environ), shared)
 
 
-def make_plan(comm: MPI.Intracomm, config: Config) -> Plan:
-    """The rank map of this job; collective."""
-    node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    leaders = comm.allgather(node_comm.bcast(comm.rank))
-    node_comm.Free()
-    numbers = {leader: number for number, leader in enumerate(sorted(set(leaders)))}
-    nodes = [numbers[leader] for leader in leaders]
-    cores: list[set[int]] = [set() for _ in numbers]
-    for node, usable in zip(nodes, comm.allgather(os.sched_getaffinity(0)), strict=True):
-        cores[node] |= usable
+def make_plan(found: Sequence[Place], config: Config) -> Plan:
+    """The rank map of ranks at these places."""
+    cores: dict[int, set[int]] = {place.node: set() for place in found}
+    for place in found:
+        cores[place.node] |= place.affinity
     topology = config.topology
     return plan(
-        comm.size,
-        nodes,
+        len(found),
+        [place.node for place in found],
         layout=topology.layout,
         servers=topology.servers,
         bundles=topology.bundles,
@@ -104,25 +110,12 @@ def make_plan(comm: MPI.Intracomm, config: Config) -> Plan:
         actors=topology.actors,
         evaluators=topology.evaluators,
         monitor=topology.monitor,
-        cores_per_node=[len(usable) for usable in cores],
-        gpus_per_node=min(comm.allgather(_visible_gpus())),
+        cores_per_node=[len(cores[node]) for node in sorted(cores)],
+        cores_per_rank=[place.cores_given for place in found],
+        gpus_per_node=min(place.gpus for place in found),
         # Small matrices gain nothing from a second thread, and lose much where ranks share cores.
         learner_threads=topology.learner_threads or (1 if config.network.kind == "mlp" else 0),
     )
-
-
-def _visible_gpus() -> int:
-    if not os.path.exists("/proc/driver/nvidia/version"):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def _limit_threads(threads: int) -> None:
-    """One thread for each core this rank may use, unless the user has said otherwise."""
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(variable, str(threads))
 
 
 def _keep_freed_memory() -> None:
@@ -223,6 +216,9 @@ def _log_here(comm, job, rank_map: Plan, checkpoint, events: Path) -> None:
             f"resuming {job.run_dir} at update {checkpoint.global_update}" if checkpoint else f"new run {job.run_dir}"
         )
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        if settings_made:
+            made = ", ".join(f"{name}={value}" for name, value in settings_made.items())
+            log.info("set for this MPI, as you had not: %s", made)
         log.info("%s: %d ranks, %s layout, %s", what, comm.size, rank_map.layout, " ".join(library.split()))
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hpcrl.errors import EXIT_CONFIG, TopologyError
-from hpcrl.launch.launcher import SIZE_VARIABLES, check_world_size
+from hpcrl.errors import EXIT_CONFIG, MachineError, TopologyError
+from hpcrl.launch.launcher import SIZE_VARIABLES, check_launcher, check_world_size, launcher_rank
+from hpcrl.launch.stacks import Library
 
-MPICH = "MPICH Version:      5.0.2\nMPICH Release date: Mon Jan  5 2026\nMPICH ABI: 20:0:8"
-OPEN_MPI = "Open MPI v5.0.11, package: Open MPI root@builder Distribution, ident: 5.0.11, Jan 5, 2026"
+MPICH, OPEN_MPI = Library("MPICH", (5, 0, 2)), Library("Open MPI", (5, 0, 11))
 SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
 
@@ -27,7 +27,7 @@ def test_every_variable_betrays_singletons(variable, library):
     message = refusal(library, {variable: "4"})
     assert f"{variable}=4" in message
     assert "but MPI sees 1: every rank is a job of its own" in message
-    assert ("Open MPI" if library == OPEN_MPI else "MPICH Version") in message
+    assert f"This hpcrl runs with {library}" in message
     if variable in SLURM:
         assert f"srun --mpi={'pmix' if library == OPEN_MPI else 'pmi2'} -n 4 hpcrl train" in message
         assert "srun --mpi=list" in message
@@ -61,3 +61,31 @@ def test_the_step_is_believed_before_the_allocation():
     """``srun -n 1`` inside an allocation of eight tasks is one rank on purpose."""
     check_world_size(1, MPICH, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"})
     check_world_size(1, MPICH, {"PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8"})
+
+
+@pytest.mark.parametrize(
+    ("library", "variable", "launcher"),
+    [(MPICH, "OMPI_COMM_WORLD_SIZE", "mpiexec of Open MPI"), (OPEN_MPI, "PMI_SIZE", "mpiexec of MPICH")],
+)
+def test_a_launcher_of_another_mpi_is_refused_before_mpi_starts(library, variable, launcher):
+    with pytest.raises(MachineError) as caught:
+        check_launcher(library, {variable: "2"})
+    assert f"{launcher}" in str(caught.value)
+    assert f"started 2 ranks ({variable}=2), but it is not this MPI's" in str(caught.value)
+    assert "mpiexec -n 2 hpcrl train" in str(caught.value)
+    assert caught.value.exit_code == EXIT_CONFIG
+
+
+def test_launchers_that_fit_pass():
+    check_launcher(OPEN_MPI, {"OMPI_COMM_WORLD_SIZE": "2"})
+    check_launcher(MPICH, {"PMI_SIZE": "2"})
+    check_launcher(Library("Open MPI", (4, 1, 6)), {"PMI_SIZE": "2"})  # it still spoke PMI-2
+    check_launcher(Library("Cray MPICH", (8, 1)), {"SLURM_NTASKS": "4"})
+    check_launcher(MPICH, {"OMPI_COMM_WORLD_SIZE": "1"})
+    check_launcher(MPICH, {})
+
+
+def test_the_rank_is_known_before_mpi():
+    assert launcher_rank({"SLURM_PROCID": "3"}) == "3"
+    assert launcher_rank({"PMI_RANK": "1", "SLURM_PROCID": "0"}) == "1"
+    assert launcher_rank({}) is None

