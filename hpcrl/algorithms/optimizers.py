@@ -4,6 +4,63 @@ import numpy as np
 import torch
 from torch import nn
 
+BLOCK_ELEMENTS = 2**15
+"""for each thread, of a step of :class:`RMSprop`: what it reads and writes meanwhile lies in the core's cache"""
+
+
+class RMSprop(torch.optim.RMSprop):
+    """RMSProp, centred or not, with or without momentum, one cache-sized block after the other.
+
+    The same operations on the same state as :class:`torch.optim.RMSprop`, to the bit; but that passes over the whole
+    vectors with each of its six to eight operations, and torch has no fused kernel for it on the CPU.
+
+    Parameters
+    ----------
+    epsilon_inside_root : bool
+        Divide by ``sqrt(v + epsilon)``, as the DQN of Nature and Gorila do, and not by ``sqrt(v) + epsilon``.
+    """
+
+    def __init__(self, params, *, epsilon_inside_root: bool = False, **options):
+        super().__init__(params, **options)
+        self.epsilon_inside_root = epsilon_inside_root
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Apply the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                for name in ("square_avg", *self._further_moments(group)):
+                    if name not in state:
+                        state[name] = torch.zeros_like(parameter)
+                state["step"] = state.get("step", torch.zeros(())) + 1
+                self._step(group, parameter.detach().view(-1), parameter.grad.view(-1), state)
+
+    def _further_moments(self, group) -> list[str]:
+        return ["momentum_buffer"] * (group["momentum"] > 0) + ["grad_avg"] * group["centered"]
+
+    def _step(self, group, values: torch.Tensor, gradient: torch.Tensor, state) -> None:
+        length = BLOCK_ELEMENTS * torch.get_num_threads()
+        names = ("square_avg", *self._further_moments(group))
+        blocks = [vector.split(length) for vector in (values, gradient, *(state[name].view(-1) for name in names))]
+        scratch = torch.empty(min(length, values.numel()))
+        rate, decay, epsilon, momentum = (group[name] for name in ("lr", "alpha", "eps", "momentum"))
+        for x, g, v, *further in zip(*blocks, strict=True):
+            root = scratch[: x.numel()]
+            v.mul_(decay).addcmul_(g, g, value=1 - decay)
+            spread = v
+            if group["centered"]:
+                mean = further[-1].lerp_(g, 1 - decay)
+                spread = torch.addcmul(v, mean, mean, value=-1, out=root)
+            if self.epsilon_inside_root:
+                torch.add(spread, epsilon, out=root).sqrt_()
+            else:
+                torch.sqrt(spread, out=root).add_(epsilon)
+            if momentum > 0:
+                x.add_(further[0].mul_(momentum).addcdiv_(g, root), alpha=-rate)
+            else:
+                x.addcdiv_(g, root, value=-rate)
+
 
 def make_optimizer(
     name: str,
@@ -24,7 +81,7 @@ def make_optimizer(
     if name == "sgd":
         return torch.optim.SGD([shard], lr=learning_rate, momentum=momentum, fused=True)
     if name == "rmsprop":
-        return torch.optim.RMSprop(
+        return RMSprop(
             [shard], lr=learning_rate, alpha=rmsprop_decay, eps=epsilon, centered=rmsprop_centered, momentum=momentum
         )
     if name == "adagrad":

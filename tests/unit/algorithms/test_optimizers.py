@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from hpcrl.algorithms.optimizers import (
+    BLOCK_ELEMENTS,
+    RMSprop,
     learning_rates,
     make_optimizer,
     optimizer_arrays,
@@ -194,3 +196,36 @@ def test_of_others_it_is_the_rate_itself(case):
     shard, optimizer = make(case)
     take(shard, optimizer, gradients()[0])
     assert learning_rates(optimizer) == (RATE, RATE)
+
+
+@pytest.mark.parametrize("size", [1, 2 * BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS + 5])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", [case for case in OPTIONS if case.startswith("rmsprop")])
+def test_rmsprop_in_blocks_is_torchs_to_the_bit(case, threads, size):
+    options = {"lr": RATE, "alpha": 0.95, "eps": EPSILON, "centered": OPTIONS[case]["rmsprop_centered"]}
+    options["momentum"] = OPTIONS[case].get("momentum", 0.0)
+    rng, before = np.random.default_rng(2), torch.get_num_threads()
+    shards = [nn.Parameter(torch.linspace(-1, 1, size)) for _ in range(2)]
+    optimizers = [RMSprop([shards[0]], **options), torch.optim.RMSprop([shards[1]], foreach=False, **options)]
+    torch.set_num_threads(threads)
+    try:
+        for _ in range(5):
+            gradient = rng.normal(size=size).astype(np.float32)
+            ours, torchs = (take(shard, opt, gradient) for shard, opt in zip(shards, optimizers, strict=True))
+            np.testing.assert_array_equal(ours, torchs)
+    finally:
+        torch.set_num_threads(before)
+    ours, torchs = map(optimizer_arrays, optimizers)
+    assert ours.keys() == torchs.keys()
+    for name, array in torchs.items():
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop_with_epsilon_inside_the_root(centered):
+    """The rule of the DQN paper: the first step moves by ``rate g / sqrt(v + epsilon)``."""
+    shard, gradient = nn.Parameter(torch.zeros(3)), np.array([0.0, 1e-3, 2.0])
+    optimizer = RMSprop([shard], lr=RATE, alpha=0.95, eps=0.01, centered=centered, epsilon_inside_root=True)
+    spread = 0.05 * gradient**2 - (0.05 * gradient) ** 2 * centered
+    expected = -RATE * gradient / np.sqrt(spread + 0.01)
+    np.testing.assert_allclose(take(shard, optimizer, gradient.astype(np.float32)), expected, rtol=1e-5)
