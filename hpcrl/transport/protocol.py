@@ -256,14 +256,23 @@ class RingLayout:
         written by the consumer alone."""
         return self.start + CACHE_LINE
 
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one record to the next."""
+        return round_up(self.record_bytes)
+
     def data(self, index: int) -> int:
         """First byte of the slot of record ``index``."""
-        return self.start + 2 * CACHE_LINE + (index % self.capacity) * round_up(self.record_bytes)
+        return self.start + 2 * CACHE_LINE + (index % self.capacity) * self.slot_bytes
+
+    def until_wrap(self, index: int) -> int:
+        """How many slots, from that of record ``index`` on, lie side by side."""
+        return self.capacity - index % self.capacity
 
     @property
     def end(self) -> int:
         """First byte after the ring."""
-        return self.start + 2 * CACHE_LINE + self.capacity * round_up(self.record_bytes)
+        return self.start + 2 * CACHE_LINE + self.capacity * self.slot_bytes
 
 
 @dataclass
@@ -277,9 +286,9 @@ class Producer:
     answers: int = 0
     """its last answers then, the newest in the lowest bits"""
 
-    def full(self) -> bool:
-        """Whether the ring was full when last looked at."""
-        return self.head - self.tail >= self.layout.capacity
+    def room(self) -> int:
+        """Records that had room when the ring was last looked at."""
+        return self.layout.capacity - (self.head - self.tail)
 
     def look(self) -> Program:
         """Read the consumer's index again."""
@@ -292,9 +301,9 @@ class Producer:
 
     def push(self, *parts: np.ndarray) -> Program:
         """Write the next record, given in contiguous ``parts``; the result is False where the ring is full."""
-        if self.full():
+        if not self.room():
             yield from self.look()
-            if self.full():
+            if not self.room():
                 return False
         offset, puts = self.layout.data(self.head), []
         for part in parts:
@@ -306,6 +315,22 @@ class Producer:
         self.head += 1
         yield Replace(self.layout.head, self.head)
         return True
+
+    def push_many(self, records: np.ndarray) -> Program:
+        """Write as many of ``records``, contiguous ``[n, ...]`` with ``slot_bytes`` each, as there is room for.
+
+        All become visible at once; the result is their number.
+        """
+        if self.room() < len(records):
+            yield from self.look()
+        taken = min(self.room(), len(records))
+        if taken:
+            first = min(taken, self.layout.until_wrap(self.head))
+            runs = ((self.head, records[:first]), (self.head + first, records[first:taken]))
+            yield tuple(Put(self.layout.data(index), run) for index, run in runs if len(run))
+            self.head += taken
+            yield Replace(self.layout.head, self.head)
+        return taken
 
 
 @dataclass
@@ -323,8 +348,16 @@ class Consumer:
         self.head = yield Fetch(self.layout.head)
         return self.head
 
-    def pop(self, answer: int = 0) -> Program:
-        """Give the oldest record's slot back to the producer, with an answer below ``2**ANSWER_BITS``."""
-        self.tail += 1
-        self.answers = (self.answers << ANSWER_BITS | answer) % _ANSWERS_LIMIT
+    def side_by_side(self) -> int:
+        """How many of the oldest records that wait lie side by side."""
+        return min(self.head - self.tail, self.layout.until_wrap(self.tail))
+
+    def pop(self, answer: int = 0, count: int = 1) -> Program:
+        """Give the slots of the oldest ``count`` records back to the producer, each with the same answer.
+
+        An answer is below ``2**ANSWER_BITS``.
+        """
+        self.tail += count
+        for _ in range(min(count, ANSWERS)):
+            self.answers = (self.answers << ANSWER_BITS | answer) % _ANSWERS_LIMIT
         yield Replace(self.layout.tail, self.tail * _ANSWERS_LIMIT + self.answers)

@@ -361,11 +361,12 @@ def run(program: Program, memory: dict[int, object], most_steps: int | None = No
 
 def _perform(operation: Operation, memory: dict[int, object]) -> int | None:
     if isinstance(operation, Get | Put):
-        offsets = [operation.offset + i * operation.buffer.itemsize for i in range(len(operation.buffer))]
+        elements = operation.buffer.reshape(-1)
+        offsets = [operation.offset + i * elements.itemsize for i in range(len(elements))]
         if isinstance(operation, Put):
-            memory.update(zip(offsets, operation.buffer.tolist(), strict=True))
+            memory.update(zip(offsets, elements.tolist(), strict=True))
         else:
-            operation.buffer[:] = [memory.get(offset, 0) for offset in offsets]
+            elements[:] = [memory.get(offset, 0) for offset in offsets]
         return None
     old = memory.get(operation.offset, 0)
     if isinstance(operation, Add | Replace):
