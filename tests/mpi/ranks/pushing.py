@@ -58,23 +58,33 @@ def take_answers() -> None:
         answered += 1
 
 
-def push_one() -> bool:
-    """Try one push; whether a record is done with."""
+def push_one() -> int:
+    """Try one push; how many records are done with."""
+    if not rings.room():
+        return 0
+    take_answers()
+    assert rings.push({consumer: record(pushed, consumer) for consumer in consumers})
+    for numbers in accepted.values():
+        numbers.append(pushed)
+    return 1
+
+
+def push_some() -> int:
+    """Try to push a few records, one by one or at once, and count what is refused; how many are done with."""
     global refused
-    if MODE == "wait":
-        if not rings.room():
-            return False
-        take_answers()
-        assert rings.push({consumer: record(pushed, consumer) for consumer in consumers})
-        for numbers in accepted.values():
-            numbers.append(pushed)
-        return True
+    count = min(int(rng.integers(1, 5)), to_push - pushed)
     for consumer in consumers:
-        if rings.push({consumer: record(pushed, consumer)}):
-            accepted[consumer].append(pushed)
+        if count == 1:
+            done = int(rings.push({consumer: record(pushed, consumer)}))
         else:
-            refused += 1
-    return True
+            room = rings.room_at(consumer)
+            done = rings.push_many(
+                consumer, np.stack([np.concatenate(record(pushed + i, consumer)) for i in range(count)])
+            )
+            assert done >= min(room, count)
+        accepted[consumer] += range(pushed, pushed + done)
+        refused += count - done
+    return count
 
 
 def take_some() -> int:
@@ -83,14 +93,30 @@ def take_some() -> int:
     chosen = [p for p, n in enumerate(waiting) if n and rng.random() < 0.7]
     for p in chosen:
         oldest = rings.oldest(p).view(np.int64)
-        assert oldest[0] == producers[p]
-        assert (oldest[1:] == oldest[1]).all(), f"torn: {oldest}"
-        if rng.random() < 0.2:
-            time.sleep(rng.random() * 4e-4)
-        assert (oldest[1:] == oldest[1]).all(), f"overwritten while it was read: {oldest}"
-        taken[producers[p]].append(int(oldest[1]))
+        take(p, oldest[None])
     rings.pop(chosen, {p: answer(taken[producers[p]][-1], rank) for p in chosen})
     return sum(waiting)
+
+
+def take_many() -> int:
+    waiting = rings.waiting()
+    for p in [p for p, n in enumerate(waiting) if n and rng.random() < 0.7]:
+        records = rings.records(p)
+        assert 0 < len(records) <= 3
+        records = records[: rng.integers(1, len(records) + 1)]
+        take(p, records.view(np.int64))
+        rings.pop([p], count=len(records))
+    return sum(waiting)
+
+
+def take(p: int, records: np.ndarray) -> None:
+    """Check records of producer ``p``, int64 ``[n, 1 + words]``, and note their numbers."""
+    assert (records[:, 0] == producers[p]).all()
+    assert (records[:, 1:] == records[:, 1:2]).all(), f"torn: {records}"
+    if rng.random() < 0.2:
+        time.sleep(rng.random() * 4e-4)
+    assert (records[:, 1:] == records[:, 1:2]).all(), f"overwritten while they were read: {records}"
+    taken[producers[p]] += records[:, 1].tolist()
 
 
 backoff = Backoff(comm)
@@ -99,15 +125,15 @@ while True:
     everyone_is_over = counters.get("over") == len(producers)  # before the look, not after
     busy = False
     if pushed < to_push:
-        done = push_one()
+        done = push_one() if MODE == "wait" else push_some()
         pushed += done
-        busy |= done
+        busy |= done > 0
         time.sleep(rng.random() * pause_seconds)
     elif to_push and not said:
         counters.add("over", 1)
         said = busy = True
     if rank in consumers:
-        busy |= take_some() > 0
+        busy |= (take_some() if MODE == "wait" else take_many()) > 0
     if everyone_is_over and not busy and (rank in consumers or rings.drained()):
         break
     if busy:
