@@ -112,6 +112,10 @@ class EnvConfig(Section):
     autoreset: Literal["next_step", "same_step"] = Field(
         "next_step", description="gymnasium: does a finished simulator reset in a step of its own or in the same one"
     )
+    exact: Bool = Field(
+        False,
+        description="Atari: slower simulators that a checkpoint can hold, for bit-exact resume of serial runs",
+    )
     kwargs: dict[str, Any] = Field({}, description="further arguments of the environment")
 
     @property

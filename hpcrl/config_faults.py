@@ -43,6 +43,7 @@ PLAIN_ONLY = {
     "fire_reset": False,
     "frame_skip": 1,
     "max_episode_frames": 0,
+    "exact": False,
 }
 """The only value of each Atari key that is true of an environment which is not Atari."""
 

@@ -2,7 +2,7 @@
 
 import copy
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
@@ -372,18 +372,39 @@ class Replica:
     def pull(self) -> bool:
         """Take the newest parameters of every shard; whether any was new. Never inside autocast or a step."""
         new = self.vector.pull(self._values.numpy(), self.versions)
-        if new and self.device != "cpu":
+        if new:
+            self._refresh()
+        return new
+
+    def _refresh(self) -> None:
+        """Carry what has arrived in host memory to the network."""
+        if self.device != "cpu":
             self.flat.values.copy_(self._values)
-        if new and self.network is not self.flat.module:
+        if self.network is not self.flat.module:
             with torch.no_grad():
                 for frozen, master in zip(self.network.parameters(), self.flat.module.parameters(), strict=True):
                     frozen.copy_(master)
-        return new
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was pulled yet."""
+        return bool(self.versions[0] < 0)
 
     @property
     def global_update(self) -> int:
         """Version of shard 0, the clock of the run."""
         return int(self.versions[0])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Parameters as last pulled; copies."""
+        return {"params": self._values.numpy().copy(), "versions": self.versions.copy()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave; another number of shards makes the next pull take all of them."""
+        self._values.numpy()[:] = state["params"]
+        same = len(state["versions"]) == len(self.versions)
+        self.versions[:] = state["versions"] if same else state["versions"].min()
+        self._refresh()
 
     def host_gradients(self) -> np.ndarray:
         """float32 ``[P]``: the gradients in host memory, ready to be pushed."""

@@ -17,6 +17,8 @@ __all__ = ["VectorEnv", "env_spec", "make_env"]
 class VectorEnv(Protocol):
     """``E`` simulators of one environment.
 
+    Those whose whole state can be saved also have ``state()``, a flat mapping of arrays, and ``restore(state)``.
+
     Frames, rewards and observations that were handed out are never written to again, so a caller may keep them.
     """
 
@@ -80,6 +82,7 @@ def make_env(
     max_episode_frames: int = 108_000,
     autoreset: str = "next_step",
     threads: int = 1,
+    exact: bool = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
     """Make ``E = num_envs`` simulators.
@@ -113,6 +116,8 @@ def make_env(
         ``"next_step"`` or ``"same_step"``, see `hpcrl.types.EnvStep`.
     threads
         Atari: threads that step the simulators.
+    exact
+        Atari: on single emulators whose state can be saved, in one thread and much slower.
     kwargs
         Handed to the environment.
 
@@ -130,9 +135,9 @@ def make_env(
 
         return Catch(num_envs, seed_sequence, stack=stack, autoreset=autoreset, **kwargs)
     if id.startswith("ALE/"):
-        from hpcrl.envs.atari import Atari
+        from hpcrl.envs.atari import Atari, ExactAtari
 
-        return Atari(
+        return (ExactAtari if exact else Atari)(
             num_envs,
             seed_sequence,
             id=id,

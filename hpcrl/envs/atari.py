@@ -1,6 +1,7 @@
-"""Atari games through ale-py's vector environment, whose C++ threads step the simulators and resize the screens.
+"""Atari games through ale-py's vector environment, whose C++ threads step the simulators and resize the screens; or,
+with ``env.exact``, through `hpcrl.envs.atari_exact`, whose state can be saved.
 
-Where it departs from the published protocols (ale-py 0.12.1):
+Where they depart from the published protocols (ale-py 0.12.1):
 
 - Rewards are never clipped here; a learner clips what it trains on.
 - ``life_loss = "terminate"`` marks the step as terminated and the game goes on. ale-py's own ``episodic_life`` would
@@ -28,6 +29,7 @@ except ImportError as fault:
         f"env.id: Atari games need ale-py, which cannot be imported ({fault}): pip install ale-py"
     ) from fault
 
+from hpcrl.envs.atari_exact import ExactVector
 from hpcrl.envs.gym import registered
 
 _SCREEN_PIXELS = {"img_height": 84, "img_width": 84}
@@ -62,6 +64,8 @@ class Atari:
         As `spec`.
     """
 
+    _backend: type = AtariVectorEnv
+
     def __init__(
         self,
         num_envs: int,
@@ -81,7 +85,7 @@ class Atari:
         kwargs: Mapping[str, Any],
     ):
         obs_shape = _obs_shape(kwargs)
-        self._env = AtariVectorEnv(
+        self._env = self._backend(
             _game(id),
             num_envs,
             num_threads=threads,
@@ -141,6 +145,22 @@ class Atari:
         """End the simulators' threads."""
         self._env.close()
         self._env = None
+
+
+class ExactAtari(Atari):
+    """The same, slower, on emulators whose state can be saved: what a run needs to go on bit for bit."""
+
+    _backend = ExactVector
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that decides what comes next, random numbers included."""
+        return {**self._env.state(), "lives": self._lives.copy(), "to_reset": self._to_reset.copy()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` returned; raises as `ExactVector.restore`."""
+        self.observation = self._env.restore(state)
+        self._seeds = None
+        self._lives, self._to_reset = np.array(state["lives"]), np.array(state["to_reset"])
 
 
 def _game(id: str) -> str:

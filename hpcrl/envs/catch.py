@@ -9,10 +9,10 @@ import numpy as np
 
 from hpcrl.envs.frame_stack import FrameStack
 from hpcrl.errors import ConfigError
+from hpcrl.seeding import generator_state, restore_generator
 from hpcrl.types import EnvSpec, EnvStep
 
 _LIT = 255
-_WORD = 2**64
 
 
 def spec(*, stack: int = 1, rows: int = 10, columns: int = 5) -> EnvSpec:
@@ -107,16 +107,13 @@ class Catch:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that decides what comes next, the random generator included."""
-        bits = self._rng.bit_generator.state
-        wide = (bits["state"]["state"], bits["state"]["inc"])
-        words = [word for number in wide for word in divmod(number, _WORD)]
         return {
             "ball_row": self._ball_row.copy(),
             "ball_column": self._ball_column.copy(),
             "paddle": self._paddle.copy(),
             "to_reset": self._to_reset.copy(),
             "observation": self.observation.copy(),
-            "rng": np.array([*words, bits["has_uint32"], bits["uinteger"]], np.uint64),
+            "rng": generator_state(self._rng),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -126,13 +123,7 @@ class Catch:
         self._paddle = np.array(state["paddle"])
         self._to_reset = np.array(state["to_reset"])
         self._stack.observation = np.array(state["observation"])
-        high, low, high_inc, low_inc, has_uint32, uinteger = (int(word) for word in state["rng"])
-        self._rng.bit_generator.state = {
-            "bit_generator": "PCG64",
-            "state": {"state": high * _WORD + low, "inc": high_inc * _WORD + low_inc},
-            "has_uint32": has_uint32,
-            "uinteger": uinteger,
-        }
+        restore_generator(self._rng, state["rng"])
 
     def _restart(self, where: np.ndarray) -> None:
         """Put a ball into the top row and the paddle into the middle of the chosen games (bool ``[E]``)."""

@@ -19,13 +19,13 @@ from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.memories import ReplayMemory, make_memory, make_newcomers, make_replay
-from hpcrl.launch.resume import load_shard
+from hpcrl.launch.resume import identity, is_exact, keeps_moments, load_shard, load_state
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import network_arguments, num_parameters
-from hpcrl.launch.topology import Plan, shard_bounds
+from hpcrl.launch.topology import Plan, Role, shard_bounds
 from hpcrl.networks import Replica, make_network, resolve_precision
 from hpcrl.roles.actor import Actor
-from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name
+from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name, part
 from hpcrl.roles.display import make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.learner import Learner
@@ -44,9 +44,6 @@ from hpcrl.transport.waiting import wait_for_all
 
 REPORT_RECORDS = 256
 """Reports of one rank that may wait for the monitor before further ones are dropped."""
-
-KEEPING_KINDS = ("parameter_server",)
-"""Kinds of roles that have a state to keep."""
 
 
 @dataclass
@@ -74,8 +71,9 @@ class Job:
         self.monitor_rank = plan.ranks_of("monitor")[0]
         self.bounds = shard_bounds(num_parameters(config), len(self.servers))
         self.deterministic = config.run.lock_step or plan.layout == "serial"
-        names = {r.rank: [owner_name(role) for role in r.roles if role.kind in KEEPING_KINDS] for r in plan.ranks}
-        self.owners = {rank: owned for rank, owned in names.items() if owned}
+        self.exact = self.checkpoint is not None and is_exact(self.checkpoint, config, plan)
+        self.start = self.checkpoint.number if self.checkpoint else 0
+        self.owners = {r.rank: [owner_name(role) for role in r.roles] for r in plan.ranks}
         self._make_windows()
         restored = self.checkpoint.attributes if self.checkpoint else {}
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
@@ -126,7 +124,7 @@ class Job:
             )
         )
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
-        names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
+        names += [f"{word}/{rank}" for rank in self.owners for word in ("seen", "written", "held")]
         self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
@@ -168,9 +166,13 @@ class Job:
         config = self.config
         return make_env(
             config.env.simulators,
-            seed_sequence(config.run.seed, f"{role} env", index),
+            seed_sequence(config.run.seed, f"{role} env", index, self.start),
             **config.env.arguments(threads=self.rank_plan.threads),
         )
+
+    def rng(self, role: str, index: int) -> np.random.Generator:
+        """Random numbers of a role, none of which an earlier start of the run has drawn."""
+        return generator(self.config.run.seed, role, index, self.start)
 
     @cached_property
     def turn(self) -> Turn | None:
@@ -217,7 +219,10 @@ def make_server(job: Job, index: int) -> ParameterServer:
         reporter=job.reporter,
     )
     if job.checkpoint:
-        server.restore(load_shard(job.checkpoint, begin, end, job.bounds[-1]))
+        state = load_shard(job.checkpoint, begin, end, job.bounds[-1])
+        if not keeps_moments(job.checkpoint, config):
+            state = {name: value for name, value in state.items() if not name.startswith("optimizer/")}
+        server.restore(state)
     server.publish()
     return server
 
@@ -270,7 +275,8 @@ def make_learner(job: Job, index: int) -> Learner:
         pipeline=config.learner.pipeline,
         pull_period=config.learner.pull_period_updates,
         target_period=config.learning.target_period_updates,
-        rng=generator(config.run.seed, "learner", index),
+        rng=job.rng("learner", index),
+        keeps_parameters=job.deterministic,
         reporter=job.reporter,
         batch_size=config.learning.batch_size,
     )
@@ -292,8 +298,8 @@ def epsilon_schedule(config: Config, actor: int, num_actors: int) -> Callable[[i
 def make_actor(job: Job, index: int) -> Actor:
     """Actor ``index``."""
     config = job.config
-    memory, newcomers = job.memory, make_newcomers(job)
-    policy = job.policy(job.online, generator(config.run.seed, "actor", index))
+    memory, newcomers, env = job.memory, make_newcomers(job), job.env("actor", index)
+    policy = job.policy(job.online, job.rng("actor", index))
     policy.keeps_values = newcomers is not None
 
     def count(steps: int) -> int:
@@ -306,7 +312,7 @@ def make_actor(job: Job, index: int) -> Actor:
         index,
         replica=job.online,
         policy=policy,
-        env=job.env("actor", index),
+        env=env,
         lanes=memory.lanes,
         first_lane=memory.first_lane,
         newcomers=newcomers,
@@ -314,6 +320,7 @@ def make_actor(job: Job, index: int) -> Actor:
         sync_period=config.actor.sync_period_steps,
         epsilon=epsilon_schedule(config, index, job.plan.num("actor")),
         count=count,
+        keeps_episodes=job.plan.layout == "serial" and hasattr(env, "state"),
         reporter=job.reporter,
     )
 
@@ -322,17 +329,19 @@ def make_evaluator(job: Job, index: int) -> Evaluator:
     """Evaluator ``index``, with a network of its own: it must not change during an episode."""
     config = job.config
     replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device, job.dtype)
+    env = job.env("evaluator", index)
     return Evaluator(
         index,
         replica=replica,
         episodes=Episodes(
-            job.env("evaluator", index),
-            job.policy(replica, generator(config.run.seed, "evaluator", index)),
+            env,
+            job.policy(replica, job.rng("evaluator", index)),
             episodes=config.run.evaluation_episodes,
             epsilon=config.exploration.evaluation_epsilon,
         ),
         period=config.run.evaluation_period_updates,
         total_frames=lambda: job.counters.get("total_frames"),
+        keeps_episodes=hasattr(env, "state"),
         reporter=job.reporter,
     )
 
@@ -355,6 +364,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
             **resumed,
         },
     )
+    who = identity(config, job.plan)
     keeper = CheckpointKeeper(
         run_dir=job.run_dir,
         counters=job.counters,
@@ -364,10 +374,12 @@ def make_monitor(job: Job, index: int) -> Monitor:
             "wall_seconds": monitor.wall_seconds(),
             "seed": config.run.seed,
             "shard_bounds": list(job.bounds),
+            **who,
         },
         submit=writer.submit,
         keep_last=config.checkpoint.keep_last,
         keep_every=config.checkpoint.keep_every,
+        patience_seconds=config.run.heartbeat_seconds,
         wait=job.deterministic,
     )
     kinds = ("parameter_server", "learner", "actor")  # these report all the time
@@ -408,12 +420,34 @@ def make_roles(job: Job) -> list:
     if job.plan.layout == "split":
         _split_memories(job)
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
-    owners = [RoleState(role) for role in roles if role.kind in KEEPING_KINDS]
-    if owners:
-        roles.append(
-            StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
-        )
-    return roles
+    if job.checkpoint:
+        _restore(job, roles)
+    owners = [RoleState(role) for role in roles]
+    writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
+    return [*roles, writer]
+
+
+def _restore(job: Job, roles: list) -> None:
+    """Give the roles of this rank back what the checkpoint has of them; servers have theirs since they were made."""
+    for role in roles:
+        state = load_state(job.checkpoint, role) if role.kind != "parameter_server" else {}
+        if role.kind == "learner":
+            _restore_ratio(job, role, part(state, "ratio"))
+        if role.kind == "actor" and not job.exact:
+            state = {name: value for name, value in state.items() if not name.startswith("episodes/")}
+        if state:
+            role.restore(state)
+
+
+def _restore_ratio(job: Job, learner: Learner, state: dict[str, np.ndarray]) -> None:
+    """Hold a restored memory at its training intensity; of the learners that share it, the first sees to it."""
+    lanes, ratio = job.memory.lanes, job.memory.ratio
+    memory = job.plan.memories[job.plan.memory_of(Role("learner", learner.index))]
+    if learner.index != memory.learners[0]:
+        return
+    held = int(np.minimum(lanes.cursors.committed(), lanes.capacity).sum())
+    nothing_due = {"steps": held, "trained": 0, "updates_due": 0.0}
+    ratio.restore(state or nothing_due, held)
 
 
 def _split_memories(job: Job) -> None:

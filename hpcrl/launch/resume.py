@@ -1,21 +1,88 @@
-"""Restoring a run from a checkpoint that other numbers of servers may have written."""
+"""Going on from a checkpoint that another rank map, and a somewhat other configuration, may have written."""
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from hpcrl.config import Config, toml_value
+from hpcrl.envs import env_spec
 from hpcrl.errors import StorageError
+from hpcrl.launch.sizes import num_parameters
+from hpcrl.launch.topology import Plan
+from hpcrl.roles.checkpointing import owner_name
 from hpcrl.storage.checkpoint import Checkpoint, read_state, state_path
 
+FIXED_KEYS = ("network.kind", "network.hidden", "network.dueling")
+"""Keys that decide what the parameters mean."""
+MOMENT_KEYS = ("learning.optimizer", "learning.rmsprop_centered", "learning.momentum")
+"""Keys that decide what an optimizer keeps; with another value it begins with fresh moments."""
 
-def check_size(checkpoint: Checkpoint, total: int) -> None:
-    """Raise a :class:`StorageError` where a checkpoint does not hold ``total`` parameters."""
-    held = checkpoint.attributes["shard_bounds"][-1]
-    if held != total:
+
+def identity(config: Config, plan: Plan) -> dict[str, Any]:
+    """What the manifest of a checkpoint says about the job that wrote it, for the next to compare itself with."""
+    spec = env_spec(**config.env.arguments())
+    return {
+        "config": config.model_dump(mode="json"),
+        "parameters": num_parameters(config),
+        "observation": [spec.stack, *spec.obs_shape],
+        "dtype": spec.obs_dtype.name,
+        "actions": spec.num_actions,
+        "job": {
+            "ranks": len(plan.ranks),
+            "nodes": len({rank.node for rank in plan.ranks}),
+            "servers": plan.num("parameter_server"),
+            **{f"{kind}s": plan.num(kind) for kind in ("learner", "actor", "evaluator")},
+        },
+    }
+
+
+def check_same_problem(checkpoint: Checkpoint, config: Config, plan: Plan) -> None:
+    """Raise a :class:`StorageError` where the parameters of a checkpoint are not those of this network.
+
+    The network, and the shapes of observations and actions, are all that a run cannot change.
+    """
+    then, now = checkpoint.attributes, identity(config, plan)
+    different = [f"{key}: {_words(old)} there, {_words(new)} here" for key, old, new in _changes(then, now, FIXED_KEYS)]
+    for name in ("parameters", "observation", "dtype", "actions"):
+        if then[name] != now[name]:
+            different.append(f"{name}: {_words(then[name])} there, {_words(now[name])} here")
+    if different:
         raise StorageError(
-            f"{checkpoint.path} holds {held:,} parameters, but this network has {total:,}: it was written with another "
-            f"network or environment; give another run.dir"
+            f"{checkpoint.path} was written with another network or environment ("
+            + "; ".join(different)
+            + "): go on with the same, or give another run.dir"
         )
+
+
+def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str]:
+    """What is other than when a checkpoint was written: one line for the job, and one for each key."""
+    then, now = checkpoint.attributes, identity(config, plan)
+    counts = [
+        f"{name} {then['job'][name]} -> {count}" for name, count in now["job"].items() if then["job"][name] != count
+    ]
+    lines = [f"this job is another than the one that wrote it: {', '.join(counts)}"] if counts else []
+    for key, old, new in _changes(then, now):
+        fresh = ", so its moments begin anew" if key in MOMENT_KEYS and _moments_changed(then, now) else ""
+        lines.append(f"changed: {key} = {_words(new)}, was {_words(old)}{fresh}")
+    return lines
+
+
+def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
+    """Whether the run goes on bit for bit, with the episodes in flight: one rank then and now, the same simulators."""
+    then = checkpoint.attributes["config"]
+    return (
+        plan.layout == then["topology"]["layout"] == "serial"
+        and config.env.simulators == then["env"]["simulators"]
+        and any(owner.startswith("replay-") for owner in checkpoint.owners)
+    )
+
+
+def load_state(checkpoint: Checkpoint, role) -> dict[str, np.ndarray]:
+    """State of a role; empty where the checkpoint has none, because there are more of its kind now or it was absent."""
+    name = owner_name(role)
+    return read_state(state_path(checkpoint.path, name), role.kind)[0] if name in checkpoint.owners else {}
 
 
 def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict[str, np.ndarray]:
@@ -29,7 +96,11 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
     StorageError
         The checkpoint holds parameters of another size.
     """
-    check_size(checkpoint, total)
+    held = checkpoint.attributes["shard_bounds"][-1]
+    if held != total:
+        raise StorageError(
+            f"{checkpoint.path} holds {held:,} parameters, but this network has {total:,}; give another run.dir"
+        )
     owners = [owner for owner in checkpoint.owners if owner.startswith("parameter_server-")]
     owners.sort(key=lambda owner: int(re.sub(r"\D", "", owner)))
     vectors: dict[str, np.ndarray] = {}
@@ -49,3 +120,28 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
                     numbers.setdefault(name, value)
         at += length
     return {**vectors, **numbers}
+
+
+def keeps_moments(checkpoint: Checkpoint, config: Config) -> bool:
+    """Whether the optimizer can go on with the moments of a checkpoint."""
+    return not _moments_changed(checkpoint.attributes, {"config": config.model_dump(mode="json")})
+
+
+def _moments_changed(then: Mapping, now: Mapping) -> bool:
+    *_, momentum = MOMENT_KEYS
+    return any(key != momentum or not (old and new) for key, old, new in _changes(then, now, MOMENT_KEYS))
+
+
+def _changes(then: Mapping, now: Mapping, only: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, old and new value of each key of the configuration that differs; None where there is no such key."""
+    old, new = (
+        {f"{section}.{key}": value for section, keys in side["config"].items() for key, value in keys.items()}
+        for side in (then, now)
+    )
+    for key in dict.fromkeys([*new, *old]):
+        if old.get(key) != new.get(key) and (not only or key in only):
+            yield key, old.get(key), new.get(key)
+
+
+def _words(value: Any) -> str:
+    return "unset" if value is None else toml_value(value)

@@ -137,15 +137,15 @@ def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan, hel
     That rank holds the lock of the directory until ``held`` is closed.
     """
     root = rank_map.ranks_of("monitor")[0]
-    checkpoint = _on_all(comm, lambda: _prepare(config.run.dir, config, held) if comm.rank == root else None)
+    checkpoint = _on_all(comm, lambda: _prepare(config, rank_map, held) if comm.rank == root else None)
     return comm.bcast(checkpoint, root)
 
 
-def _prepare(run_dir: Path, config: Config, held: ExitStack):
-    from hpcrl.launch.resume import check_size
-    from hpcrl.launch.sizes import num_parameters
+def _prepare(config: Config, rank_map: Plan, held: ExitStack):
+    from hpcrl.launch.resume import check_same_problem
     from hpcrl.storage import checkpoint, runlock, schema
 
+    run_dir = config.run.dir
     unwritable = f"cannot write the run directory {run_dir}: %s; set run.dir or --run-dir to a place you may write"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,13 @@ def _prepare(run_dir: Path, config: Config, held: ExitStack):
     checkpoint.clean(run_dir)
     newest, skipped = checkpoint.latest(run_dir)
     if newest:  # looked at before anything is changed: a mistaken run directory loses nothing
-        check_size(newest, num_parameters(config))
+        check_same_problem(newest, config, rank_map)
+    if skipped and newest is None:
+        reasons = "".join(f"\n  {path.name}: {why}" for path, why in skipped)
+        raise StorageError(
+            f"{run_dir} has checkpoints, but none that can be used; nothing was changed. Move them away to train from "
+            f"the beginning, or give another run.dir:{reasons}"
+        )
     for path, why in skipped:
         print(f"hpcrl: warning: skipped checkpoint {path}: {why}", file=sys.stderr)
     try:
@@ -172,7 +178,6 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     from hpcrl.launch.build import Job, make_roles
     from hpcrl.roles import loop
     from hpcrl.roles.stopping import FINISHED
-    from hpcrl.storage import schema
     from hpcrl.transport.watchdog import Watchdog
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
@@ -181,7 +186,7 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()
     job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request)
-    _log_here(comm, job, rank_map, checkpoint, config.run.dir / schema.EVENTS_FILE)
+    _log_here(comm, config, rank_map, checkpoint)
     roles = make_roles(job)
     wait_for_all(comm)  # from here on every shard is published
     watchdog.beat()
@@ -206,20 +211,24 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     return EXIT_FINISHED if finished else EXIT_STOPPED
 
 
-def _log_here(comm, job, rank_map: Plan, checkpoint, events: Path) -> None:
+def _log_here(comm, config: Config, rank_map: Plan, checkpoint) -> None:
+    from hpcrl.launch.resume import what_changed
+    from hpcrl.storage import schema
+
     monitors = comm.rank == rank_map.ranks_of("monitor")[0]
     label = ", ".join(map(str, rank_map.roles_of(comm.rank)))
     logs.configure(comm.rank, label, logging.INFO if monitors else logging.WARNING)
     if monitors:
-        logs.log_to_file(events)
-        what = (
-            f"resuming {job.run_dir} at update {checkpoint.global_update}" if checkpoint else f"new run {job.run_dir}"
-        )
+        run_dir = config.run.dir
+        logs.log_to_file(run_dir / schema.EVENTS_FILE)
+        what = f"resuming {run_dir} at update {checkpoint.global_update}" if checkpoint else f"new run {run_dir}"
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         if settings_made:
             made = ", ".join(f"{name}={value}" for name, value in settings_made.items())
             log.info("set for this MPI, as you had not: %s", made)
         log.info("%s: %d ranks, %s layout, %s", what, comm.size, rank_map.layout, " ".join(library.split()))
+        for line in what_changed(checkpoint, config, rank_map) if checkpoint else ():
+            log.info("%s", line)
 
 
 def _abort(comm, place: str, error: BaseException, events: Path) -> None:

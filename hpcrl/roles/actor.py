@@ -1,6 +1,6 @@
 """The actor: plays its own simulators and writes what happens to replay (Gorila, section 4)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -8,8 +8,10 @@ from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.networks import Replica
 from hpcrl.replay.lanes import Lanes
 from hpcrl.replay.newcomers import Newcomers
+from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.ratio import TrainingRatio
+from hpcrl.seeding import generator_state, restore_generator
 
 
 class Actor:
@@ -36,6 +38,9 @@ class Actor:
         ``epsilon(global_update, total_frames)``: float64 ``[E]``.
     count : callable
         ``count(steps)`` adds to the job's total and returns it in frames.
+    keeps_episodes : bool
+        The episodes in flight belong to the state: ``env`` can be saved, and replay is cut at the same step. Else they
+        are lost with it.
     """
 
     kind = "actor"
@@ -55,11 +60,13 @@ class Actor:
         epsilon: Callable[[int, int], float],
         count: Callable[[int], int],
         reporter: Reporter,
+        keeps_episodes: bool = False,
     ):
         self.index = index
         self.replica, self.policy, self.env, self.lanes, self.ratio = replica, policy, env, lanes, ratio
         self.newcomers = newcomers
         self.sync_period, self.epsilon_at, self.count, self.reporter = sync_period, epsilon, count, reporter
+        self.keeps_episodes = keeps_episodes
         self.lane = first_lane + np.arange(env.num_envs)
         self.frame = env.reset()
         self.first = np.ones(env.num_envs, bool)
@@ -74,7 +81,7 @@ class Actor:
         self.reporter.actor(self)
         if not self.ratio.actor_may_step():
             return False
-        if self.steps % self.sync_period == 0:
+        if self.steps % self.sync_period == 0 or self.replica.empty:
             self.replica.pull()  # (1)
         self.epsilon = self.epsilon_at(self.replica.global_update, self.total_frames)
         action = self.policy.act(self.env.observation, self.epsilon)  # (2)
@@ -123,3 +130,29 @@ class Actor:
             self.reporter.episode(self, int(simulator))
             self.episode_return[simulator] = 0
             self.episode_steps[simulator] = 0
+
+    def state(self) -> dict:
+        """Everything that a checkpoint must hold of this actor; copies."""
+        state = {
+            "steps": np.int64(self.steps),
+            "acted_steps": np.int64(self.acted_steps),
+            "rng": generator_state(self.policy.rng),
+        }
+        if self.keeps_episodes:
+            state["episodes"] = {
+                "frame": self.frame.copy(),
+                "first": self.first.copy(),
+                "return": self.episode_return.copy(),
+                "steps": self.episode_steps.copy(),
+                "env": self.env.state(),
+            }
+        return state
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave, flattened; without episodes in it, new ones have begun."""
+        self.steps, self.acted_steps = int(state["steps"]), int(state["acted_steps"])
+        restore_generator(self.policy.rng, state["rng"])
+        if episodes := part(state, "episodes"):
+            self.frame, self.first = np.array(episodes["frame"]), np.array(episodes["first"])
+            self.episode_return, self.episode_steps = np.array(episodes["return"]), np.array(episodes["steps"])
+            self.env.restore(part(episodes, "env"))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from hpcrl.errors import StorageError
 from hpcrl.replay.lanes import Lanes
 from hpcrl.storage import checkpoint
@@ -46,6 +48,11 @@ def owner_name(role) -> str:
     return f"{role.kind}-{role.index}"
 
 
+def part(state: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """What was nested under ``name`` in a state, which is flat when it is read again."""
+    return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
+
+
 class RoleState:
     """The state of a role as an :class:`Owner`."""
 
@@ -75,8 +82,8 @@ class StateWriter:
     """Writes the state of everything on one rank into a checkpoint when the monitor asks for one.
 
     It is the last in its rank's loop, so all owners are cut between the same two rounds. The counters hold the request
-    that is made, and for each rank the one it has answered (negative where writing failed) and how long its loop was
-    held for it.
+    that is made, and for each rank the one it has seen, the one it has written (negative where that failed) and how
+    long its loop was held for it. [us]
 
     Parameters
     ----------
@@ -115,6 +122,7 @@ class StateWriter:
         if self.wait:
             self._thread.join()
         self.counters.set(f"held/{self.rank}", round(1e6 * (time.monotonic() - began)))
+        self.counters.set(f"seen/{self.rank}", request)
         if self.wait:
             self._answer()
         return True
@@ -146,9 +154,12 @@ class CheckpointKeeper:
     owners : mapping of int to list of str
         Rank to the names of its owners of state.
     attributes : callable
-        What the manifest is to say beside the owners' states; called when a checkpoint begins.
+        What the manifest is to say beside the owners' states, ``total_frames`` for one; called as a checkpoint begins.
     submit : callable
         Runs a function in the writer thread; disks never delay a server.
+    patience_seconds : float
+        A rank that has not even seen the request by then is stopped or hangs, and the checkpoint is finished without
+        its owners, as long as it has all parameters.
     wait : bool
         Make the directory before :meth:`begin` returns, so that the cut follows in the same round of a serial run.
     """
@@ -163,23 +174,28 @@ class CheckpointKeeper:
         submit: Callable[[Callable[[], None]], None],
         keep_last: int,
         keep_every: int,
+        patience_seconds: float,
         wait: bool,
     ):
         self.run_dir, self.counters, self.owners, self.attributes = run_dir, counters, owners, attributes
-        self.submit, self.keep_last, self.keep_every, self.wait = submit, keep_last, keep_every, wait
+        self.submit, self.keep_last, self.keep_every = submit, keep_last, keep_every
+        self.patience, self.wait = patience_seconds, wait
         self.busy = False
         self.written = 0
         self.failed = 0
-        self._state, self._began, self._attempt = "idle", 0.0, 0
-        self._update = self._last_good = -1
+        self._state, self._began, self._asked, self._attempt = "idle", 0.0, 0.0, 0
+        self._waiting: list[int] = []
+        self._silent: list[int] = []
+        self._update, self._last_good = -1, (-1, -1)
         self._unmarked: tuple = ()
 
     def begin(self, global_update: int) -> None:
-        """Begin a checkpoint, unless one is under way or this update has one."""
-        if self.busy or self._last_good == global_update:
+        """Begin a checkpoint, unless one is under way or nothing happened since the last."""
+        attributes = self.attributes()
+        if self.busy or self._last_good == (global_update, attributes["total_frames"]):
             return
         self.busy, self._began = True, time.monotonic()
-        self._update, self._attributes, self._state = global_update, self.attributes(), "making"
+        self._update, self._attributes, self._state = global_update, attributes, "making"
         self._attempt = self._attempt % (ATTEMPTS - 1) + 1
         self._request = global_update * ATTEMPTS + self._attempt
 
@@ -217,24 +233,44 @@ class CheckpointKeeper:
         """Take the next step of the checkpoint under way, if there is one."""
         if self._state == "made":
             self.counters.set("checkpoint", self._request)
-            self._state = "writing"
+            self._state, self._asked = "writing", time.monotonic()
+            self._waiting, self._silent, self._held, self._good = list(self.owners), [], (0.0, 0), True
         elif self._state == "writing":
-            said = [self.counters.get(f"written/{rank}") for rank in self.owners]
-            if all(abs(word) == self._request for word in said):
+            for rank in list(self._waiting):
+                self._look_at(rank)
+            if not self._waiting:
                 self._state = "finishing"
-                self._longest_held = max((self.counters.get(f"held/{rank}") / 1e3, rank) for rank in self.owners)
-                good = all(word == self._request for word in said)
-                self.submit(self._finish if good else self._discard)
+                self.submit(self._finish if self._good else self._discard)
         elif self._state in ("done", "failed"):
             self.written += self._state == "done"
             self.failed += self._state == "failed"
             self._state, self.busy = "idle", False
 
+    def _look_at(self, rank: int) -> None:
+        """Whether a rank has written, well or not, or is no longer waited for."""
+        word = self.counters.get(f"written/{rank}")
+        if abs(word) == self._request:
+            self._waiting.remove(rank)
+            self._good &= word == self._request
+            self._held = max(self._held, (self.counters.get(f"held/{rank}") / 1e3, rank))
+        elif time.monotonic() - self._asked > self.patience and self.counters.get(f"seen/{rank}") != self._request:
+            self._waiting.remove(rank)
+            self._silent.append(rank)
+            self._good &= not any(name.startswith("parameter_server-") for name in self.owners[rank])
+            log.warning(
+                "rank %d has not seen the checkpoint of update %d within %g s; it is %s",
+                rank,
+                self._update,
+                self.patience,
+                f"written without {', '.join(self.owners[rank])}" if self._good else "given up",
+            )
+
     def _finish(self) -> None:
         directory = checkpoint.unfinished_dir(self.run_dir, self._update)
         try:
-            owners = [name for names in self.owners.values() for name in names]
-            checkpoint.finish(directory, owners, [], self._attributes)
+            absent = [name for rank in self._silent for name in self.owners[rank]]
+            owners = [name for names in self.owners.values() for name in names if name not in absent]
+            checkpoint.finish(directory, owners, absent, self._attributes)
             self._mark_best()
             best = read_best(self.run_dir)
             checkpoint.prune(
@@ -244,9 +280,9 @@ class CheckpointKeeper:
                 "checkpoint of update %d written in %.1f s; training was held for at most %.1f ms (rank %d)",
                 self._update,
                 time.monotonic() - self._began,
-                *self._longest_held,
+                *self._held,
             )
-            self._state, self._last_good = "done", self._update
+            self._state, self._last_good = "done", (self._update, self._attributes["total_frames"])
         except StorageError as error:
             log.warning("checkpoint of update %d could not be finished: %s", self._update, error)
             self._discard()

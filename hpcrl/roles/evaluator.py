@@ -1,12 +1,14 @@
 """Evaluation: whole episodes with fixed parameters, and the role that does it during training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.networks import Replica
+from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
+from hpcrl.seeding import generator_state, restore_generator
 
 
 class Episodes:
@@ -40,9 +42,25 @@ class Episodes:
         """float64 ``[episodes]`` raw returns, simulator by simulator."""
         return np.concatenate([np.array(r) for r in self.returns])
 
+    def state(self) -> dict:
+        """Everything that decides what comes next; only where the environment can be saved. Copies."""
+        returns = np.full((self.env.num_envs, self.per_simulator), np.nan)
+        for simulator, played in enumerate(self.returns):
+            returns[simulator, : len(played)] = played
+        return {"running": self.running.copy(), "returns": returns, "env": self.env.state()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave, flattened."""
+        self.running = np.array(state["running"])
+        self.returns = [played[~np.isnan(played)].tolist() for played in state["returns"]]
+        self.env.restore(part(state, "env"))
+
 
 class Evaluator:
-    """Evaluates the newest parameters every ``period`` global updates, step by step beside whatever else it does."""
+    """Evaluates the newest parameters every ``period`` global updates, step by step beside whatever else it does.
+
+    With ``keeps_episodes``, for environments that can be saved, an evaluation under way belongs to the state.
+    """
 
     kind = "evaluator"
 
@@ -55,10 +73,11 @@ class Evaluator:
         period: int,
         total_frames: Callable[[], int],
         reporter: Reporter,
+        keeps_episodes: bool = False,
     ):
         self.index = index
         self.replica, self.episodes, self.period = replica, episodes, period
-        self.total_frames, self.reporter = total_frames, reporter
+        self.total_frames, self.keeps_episodes, self.reporter = total_frames, keeps_episodes, reporter
         self.next_update, self.playing, self.frames = period, False, 0
 
     def step(self) -> bool:
@@ -83,3 +102,30 @@ class Evaluator:
                 epsilon=self.episodes.epsilon,
             )
         return True
+
+    def state(self) -> dict:
+        """Everything that a checkpoint must hold of this evaluator; copies."""
+        state = {
+            "rng": generator_state(self.episodes.policy.rng),
+            "next_update": np.int64(self.next_update),
+            "playing": np.bool_(self.playing),
+            "frames": np.int64(self.frames),
+            "global_update": np.int64(self.replica.global_update),
+        }
+        if self.keeps_episodes:
+            state |= {"episodes": self.episodes.state(), "replica": self.replica.state() if self.playing else {}}
+        return state
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave, flattened; an evaluation that cannot go on begins again."""
+        restore_generator(self.episodes.policy.rng, state["rng"])
+        self.next_update = int(state["next_update"])
+        episodes = part(state, "episodes")
+        same = bool(episodes) and episodes["returns"].shape == (self.episodes.env.num_envs, self.episodes.per_simulator)
+        if self.keeps_episodes and same:
+            self.episodes.restore(episodes)
+            if replica := part(state, "replica"):
+                self.replica.restore(replica)
+                self.playing, self.frames = True, int(state["frames"])
+        elif state["playing"]:
+            self.next_update = int(state["global_update"])

@@ -1,6 +1,7 @@
 """The learner: samples experience, computes a gradient, sends it to the parameter servers (Gorila, section 4)."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -8,9 +9,11 @@ from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.networks import Replica
 from hpcrl.replay.uniform import UniformReplay
+from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.parameter_server import HEADER_WORDS, decode_verdict
 from hpcrl.roles.ratio import TrainingRatio
+from hpcrl.seeding import generator_state, restore_generator
 from hpcrl.transport.ring import Rings
 
 APPLIED, PARTLY_APPLIED, DROPPED, OUTLIER = range(4)
@@ -45,6 +48,8 @@ class Learner:
     batch_size : int
     rng : numpy.random.Generator
         Draws minibatches.
+    keeps_parameters : bool
+        The parameters as last pulled belong to the state, so that a serial run goes on as if it had not been stopped.
     """
 
     kind = "learner"
@@ -67,13 +72,14 @@ class Learner:
         batch_size: int,
         rng: np.random.Generator,
         reporter: Reporter,
+        keeps_parameters: bool = False,
     ):
         self.index = index
         self.online, self.target, self.algorithm, self.guard = online, target, algorithm, guard
         self.replay, self.ratio, self.batch_size, self.rng = replay, ratio, batch_size, rng
         self.gradients, self.servers, self.pipeline = gradients, servers, pipeline
         self.pull_period, self.target_period = pull_period, target_period
-        self.reporter = reporter
+        self.keeps_parameters, self.reporter = keeps_parameters, reporter
         self.updates = 0
         self.in_flight = False
         self.fates: Counter[tuple[int, int]] = Counter()
@@ -88,7 +94,7 @@ class Learner:
             return False
         if not self.ratio.learner_due():
             return False
-        if self.updates % self.pull_period == 0:
+        if self.updates % self.pull_period == 0 or self.online.empty:
             self.online.pull()  # (1)
         if self._target_is_old():
             self.target.pull()  # (6)
@@ -141,3 +147,24 @@ class Learner:
     def _target_is_old(self) -> bool:
         newest = self.online.versions // self.target_period * self.target_period
         return bool((self.target.versions < newest).any())
+
+    def state(self) -> dict:
+        """Everything that a checkpoint must hold of this learner; copies.
+
+        A gradient on its way is not part of it: in a serial run the server has consumed it at the end of the round, and
+        elsewhere it is lost, but counted as trained.
+        """
+        return {
+            "updates": np.int64(self.updates),
+            "in_flight": np.bool_(self.in_flight),
+            "rng": generator_state(self.rng),
+            "ratio": self.ratio.state(),
+            "online": self.online.state() if self.keeps_parameters else {},
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave, flattened; the training ratio, which learners may share, apart."""
+        self.updates, self.in_flight = int(state["updates"]), bool(state["in_flight"])
+        restore_generator(self.rng, state["rng"])
+        if self.keeps_parameters and (online := part(state, "online")):
+            self.online.restore(online)

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ class Writer:
 
 
 class Sample(NamedTuple):
-    """Totals at one moment; rates are differences of two."""
+    """Counts at one moment; rates are differences of two. Those that are reported count from this start of the run."""
 
     seconds: float
     frames: int
@@ -136,7 +136,9 @@ class Monitor:
         self.returns: deque[float] = deque(maxlen=100)
         self.gradients: Counter[tuple[float, float, float]] = Counter()
         """Gradients not yet in the run log, by learner, fate and delay."""
+        self.first: dict[tuple[str, int], dict[str, float]] = {}
         self.last: dict[tuple[str, int], dict[str, float]] = {}
+        """first and newest report of each role in this start of the run; counts go on over restarts"""
         self.heard = {(kind, index): self.began for kind, count in members.items() for index in range(count)}
         self.progress: Progress | None = None
         self._next_tick = self._next_drain = 0.0
@@ -157,17 +159,22 @@ class Monitor:
         if now < self._next_drain:
             return False
         self._next_drain = now + DRAIN_SECONDS
-        waiting = self.reports.waiting()
-        for producer, count in enumerate(waiting):
-            for _ in range(count):
-                self._hear(*decode(self.reports.oldest(producer)))
-                self.reports.pop([producer])
+        heard = self._drain()
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._tick()
         self.keeper.step()
         if self._all_left is not None:
             self._close()
+        return heard
+
+    def _drain(self) -> bool:
+        """Take in all reports that wait; whether there were any."""
+        waiting = self.reports.waiting()
+        for producer, count in enumerate(waiting):
+            for _ in range(count):
+                self._hear(*decode(self.reports.oldest(producer)))
+                self.reports.pop([producer])
         return any(waiting)
 
     def _hear(self, kind: str, index: int, values: dict[str, float]) -> None:
@@ -188,6 +195,7 @@ class Monitor:
                 values["epsilon"],
             )
             self.keeper.evaluated(int(values["global_update"]), values["mean_return"], int(values["episodes"]))
+        self.first.setdefault((kind, index), values)
         self.last[kind, index] = values
         self.heard[kind, index] = time.monotonic()
 
@@ -283,6 +291,9 @@ class Monitor:
     def _sum(self, kind: str, name: str) -> float:
         return sum(values[name] for (k, _), values in self.last.items() if k == kind)
 
+    def _gain(self, kind: str, name: str) -> float:
+        return self._sum(kind, name) - sum(values[name] for (k, _), values in self.first.items() if k == kind)
+
     def _mean(self, kind: str, name: str) -> float:
         values = [values[name] for (k, _), values in self.last.items() if k == kind]
         values = [value for value in values if not np.isnan(value)]
@@ -293,9 +304,9 @@ class Monitor:
             time.monotonic(),
             self.counters.get("total_frames"),
             self.counters.get("global_update"),
-            self._sum("parameter_server", "accepted"),
-            self._sum("parameter_server", "staleness_sum"),
-            self._sum("learner", "trained"),
+            self._gain("parameter_server", "accepted"),
+            self._gain("parameter_server", "staleness_sum"),
+            self._gain("learner", "trained"),
         )
 
     def _measure(self, before: Sample) -> tuple[Sample, Progress]:
@@ -323,7 +334,7 @@ class Monitor:
             epsilon=self._mean("actor", "epsilon"),
             mean_return_100=float(np.mean(self.returns)) if self.returns else float("nan"),
             staleness_mean=(now.staleness - before.staleness) / accepted if accepted else float("nan"),
-            gradients_accepted=round(now.accepted / shards),
+            gradients_accepted=round(self._sum("parameter_server", "accepted") / shards),
             gradients_dropped=round(self._sum("parameter_server", "dropped") / shards),
             learning_rate=self._mean("parameter_server", "learning_rate"),
             effective_rate=self._mean("parameter_server", "effective_rate"),
@@ -349,3 +360,16 @@ class Monitor:
         if self.time_limit:
             ends.append(self.time_limit - (time.monotonic() - self.began))
         return max(min(ends), 0.0) if ends else float("nan")
+
+    def state(self) -> dict:
+        """Everything that a checkpoint must hold of the monitor; copies. What was logged before reaches the disk first.
+
+        The checkpoint is finished by the same thread, after the rows.
+        """
+        self._drain()
+        self.writer.submit(self.runlog.flush)
+        return {"returns": np.array(self.returns)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave."""
+        self.returns.extend(state["returns"].tolist())

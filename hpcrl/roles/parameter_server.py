@@ -12,6 +12,7 @@ from hpcrl.algorithms.optimizers import (
     restore_optimizer,
     set_learning_rate,
 )
+from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
@@ -145,16 +146,19 @@ class ParameterServer:
             "target": self.target.copy(),
             "version": np.int64(self.version),
             "target_version": np.int64(self.target_version),
+            "accepted": np.int64(self.accepted),
+            "dropped": np.int64(self.dropped),
+            "staleness_sum": np.int64(self.staleness_sum),
             **{f"optimizer/{name}": value.copy() for name, value in optimizer_arrays(self.optimizer).items()},
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Put back what :meth:`state` gave, and publish it."""
+        """Put back what :meth:`state` gave, flattened, and publish it; without moments in it, they begin anew."""
         self.shard.detach().numpy()[:] = state["params"]
         self.target = np.array(state["target"], np.float32)
         self.version, self.target_version = int(state["version"]), int(state["target_version"])
-        restore_optimizer(
-            self.optimizer,
-            {name.removeprefix("optimizer/"): v for name, v in state.items() if name.startswith("optimizer/")},
-        )
+        self.accepted, self.dropped = int(state["accepted"]), int(state["dropped"])
+        self.staleness_sum = int(state["staleness_sum"])
+        if moments := part(state, "optimizer"):
+            restore_optimizer(self.optimizer, moments)
         self.publish()

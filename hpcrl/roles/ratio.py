@@ -1,6 +1,9 @@
 """Holding learning and acting at the configured training intensity."""
 
+from collections.abc import Mapping
 from typing import Protocol
+
+import numpy as np
 
 
 class Tally(Protocol):
@@ -84,3 +87,35 @@ class TrainingRatio:
     def add_update(self) -> None:
         """Count a finished update."""
         self.tally.trained(self.batch_size)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Both counts, and how far learning was behind."""
+        return {
+            "steps": np.int64(self.tally.steps()),
+            "trained": np.int64(self.tally.trained()),
+            "updates_due": np.float64(self._updates_due()),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray], held: int) -> None:
+        """Go on where :meth:`state` was taken, of this memory or of another one of the same run.
+
+        The counts are put back. Where they would mean something else, because the intensity, the batch or the start of
+        learning was changed, neither side is made to catch up: only what was due then is due now.
+
+        Parameters
+        ----------
+        state
+        held : int
+            Steps that the memory holds after it was restored; with too few to learn from, both counts begin anew.
+        """
+        steps, trained, due = int(state["steps"]), int(state["trained"]), float(state["updates_due"])
+        if held < min(steps, self.learning_starts):
+            steps, trained = held, 0
+        self._set(steps, trained)
+        if steps >= self.learning_starts and self._updates_due() != due:
+            due = min(max(due, 0.0), 1.0 + self.slack_updates)
+            self._set(self.learning_starts, -round(due * self.batch_size))
+
+    def _set(self, steps: int, trained: int) -> None:
+        self.tally.steps(steps - self.tally.steps())
+        self.tally.trained(trained - self.tally.trained())

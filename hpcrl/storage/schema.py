@@ -42,8 +42,8 @@ OWNER_PATTERN = r"[a-z_]+-\d+"
 
 VERSIONS = {
     "runlog": 2,
-    "manifest": 1,
-    "parameter_server": 1,
+    "manifest": 2,
+    "parameter_server": 2,
     "learner": 1,
     "actor": 1,
     "evaluator": 1,

@@ -132,7 +132,10 @@ def test_a_run_resumes_with_another_number_of_servers(tmp_path):
         done = train(servers + 1, CONFIG, run_dir, f"topology.servers={servers}", f"run.total_updates={updates}")
         assert done.returncode == EXIT_FINISHED, done.stderr
         checkpoint, _ = latest(run_dir)
-        assert (checkpoint.global_update, len(checkpoint.owners)) == (updates, servers)
+        assert checkpoint.global_update == updates
+        assert sum(owner.startswith("parameter_server-") for owner in checkpoint.owners) == servers
+    assert "servers 1 -> 2" in done.stderr
+    assert "changed: run.total_updates = 140, was 120" in done.stderr
 
 
 def test_another_network_does_not_resume(tmp_path):

@@ -328,6 +328,23 @@ def test_a_frozen_replica_is_converted_after_every_pull():
         assert torch.equal(replica.flat.values, torch.from_numpy(values))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_restored_replica_holds_what_was_pulled(dtype):
+    vector = Vector(26)
+    vector.publish(np.arange(26), 5, 4)
+    first, second = (Replica(mlp((1, 3), 2, (4,)), vector, 2, frozen_dtype=dtype) for _ in range(2))
+    assert first.empty
+    first.pull()
+    assert not first.empty
+    state = first.state()
+    vector.publish(np.zeros(26), 6, 6)
+    first.flat.check()
+    second.restore(state)
+    assert second.versions.tolist() == first.versions.tolist()
+    for ours, theirs in zip(second.network.parameters(), first.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_the_frozen_network_is_used_under_autocast():
     torch.manual_seed(0)
     master = nature_dqn((4, 36, 36), 3)

@@ -64,7 +64,7 @@ def test_a_sound_run_is_listed(run_dir):
     assert [checkpoint.global_update for checkpoint, _ in found.checkpoints] == [10, 20]
     assert "not running" in text
     assert text.count("yes") == 2
-    assert "0.1.0 v1" in text
+    assert "0.1.0 v2" in text
     assert "80" in text  # frames of the second
 
 

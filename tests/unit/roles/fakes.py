@@ -25,6 +25,10 @@ class FakeReplica:
         return new
 
     @property
+    def empty(self):
+        return self.versions[0] < 0
+
+    @property
     def global_update(self):
         return int(self.versions[0])
 

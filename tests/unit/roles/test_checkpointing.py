@@ -27,7 +27,8 @@ class Shard:
 class Job:
     """Two ranks with an owner of state each, and a keeper; what is submitted runs when the test says so, or at once."""
 
-    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3, wait=False):
+    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3, wait=False, patience_seconds=30.0):
+        self.frames = 0
         self.run_dir, self.counters, self.shards = run_dir, FakeCounters(), [Shard(0), Shard(1)]
         self.writers = [
             StateWriter(rank, [RoleState(shard)], counters=self.counters, run_dir=run_dir, wait=wait)
@@ -37,10 +38,11 @@ class Job:
             run_dir=run_dir,
             counters=self.counters,
             owners={writer.rank: [owner.name for owner in writer.owners] for writer in self.writers},
-            attributes=lambda: {"total_frames": 4 * self.shards[0].version},
+            attributes=lambda: {"total_frames": self.frames + 4 * self.shards[0].version},
             submit=submit,
             keep_last=keep_last,
             keep_every=0,
+            patience_seconds=patience_seconds,
             wait=wait,
         )
 
@@ -285,3 +287,58 @@ def test_a_replay_memory_is_an_owner(tmp_path):
     owner.cut()(tmp_path / "replay-3.h5")
     with ReplayFile(tmp_path / "replay-3.h5") as file:
         assert (file.shape, file.slots) == ((1, 18, 2, 1), 20)
+
+
+@pytest.mark.parametrize("silent", ["actor", "parameter_server"])
+def test_a_rank_that_does_not_see_the_request_is_left_out_unless_it_has_parameters(silent, tmp_path, caplog):
+    job = Job(tmp_path, patience_seconds=0.0)
+    job.shards[1].kind, job.writers[1].owners[0].name = silent, f"{silent}-1"
+    job.keeper.owners[1] = [f"{silent}-1"]
+    job.keeper.begin(3)
+    job.keeper.step()
+    job.write(job.writers[0])
+    for _ in range(3):
+        job.keeper.step()
+    newest, _ = checkpoints.latest(tmp_path)
+    assert "rank 1 has not seen the checkpoint of update 3" in caplog.text
+    assert not job.keeper.busy
+    if silent == "actor":
+        assert (newest.owners, newest.absent) == (("parameter_server-0",), ("actor-1",))
+        job.keeper.begin(4)  # it is asked again, and has come back
+        job.keeper.step()
+        for writer in job.writers:
+            writer.step()
+        for writer in job.writers:
+            writer._thread.join()
+            writer.step()
+        job.keeper.step()
+        assert checkpoints.latest(tmp_path)[0].absent == ()
+    else:
+        assert newest is None
+        assert job.keeper.failed == 1
+
+
+def test_a_rank_that_is_still_writing_is_waited_for(tmp_path):
+    job = Job(tmp_path, patience_seconds=0.0)
+    job.writers[1].owners.append(Memory())
+    job.keeper.owners[1].append("replay-0")
+    job.keeper.begin(3)
+    job.keeper.step()
+    job.write(job.writers[0])
+    job.writers[1].step()
+    for _ in range(3):
+        job.keeper.step()
+    assert job.keeper.busy
+    job.writers[1].owners[1].released.set()
+    job.writers[1]._thread.join()
+    job.writers[1].step()
+    job.keeper.step()
+    assert "replay-0" in checkpoints.latest(tmp_path)[0].owners
+
+
+def test_what_was_written_since_the_last_checkpoint_is_worth_another_of_the_same_update(tmp_path):
+    job = Job(tmp_path)
+    job.take(0)
+    job.frames = 12
+    job.keeper.begin(0)
+    assert job.keeper.busy

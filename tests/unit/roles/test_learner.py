@@ -8,6 +8,7 @@ from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.roles.learner import APPLIED, DROPPED, NO_DELAY, OUTLIER, PARTLY_APPLIED, Learner
 from hpcrl.roles.parameter_server import HEADER_WORDS, encode_verdict
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
+from hpcrl.storage.checkpoint import flatten
 
 SERVERS = [(4, 0, 3), (2, 3, 8)]
 """Rank, begin and end of two shards of eight parameters."""
@@ -273,3 +274,22 @@ def test_a_memory_that_has_nothing_to_sample_yet_is_asked_again():
     learner.replay.sample = lambda batch_size, rng: next(batches)
     assert [learner.step() for _ in range(3)] == [False, False, True]
     assert learner.updates == len(learner.gradients.pushed) == 1
+
+
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_a_resumed_learner_goes_on_with_its_count_and_its_random_numbers(pipeline):
+    learner, other = (make(pull_period=3, pipeline=pipeline)[0] for _ in range(2))
+    for _ in range(4):
+        go_on(learner)
+    other.restore(flatten(learner.state()))
+    assert other.updates == 4
+    pulls = [other.online.pulls]
+    for _ in range(6):
+        go_on(learner)
+        go_on(other)
+        pulls.append(other.online.pulls)
+    # At once, since it has no parameters yet, and then where it would have without the stop: after 6 and 9 updates.
+    assert np.diff(pulls).tolist() == [1, 0, 1, 0, 0, 1]
+    assert other.replay.sampled == learner.replay.sampled[4:]
+    # The gradient on its way at the cut counts as trained.
+    assert other.ratio.tally.trained() == 32 * 6

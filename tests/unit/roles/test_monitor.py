@@ -184,6 +184,8 @@ def test_the_mean_return_is_of_the_last_hundred_episodes(make, clock):
 
 def test_counts_of_gradients_are_means_over_the_shards(make, clock):
     monitor = make()
+    monitor.reports.push(0, "parameter_server", 0, accepted=0, dropped=0, staleness_sum=0)
+    monitor.reports.push(1, "parameter_server", 1, accepted=0, dropped=0, staleness_sum=0)
     monitor.reports.push(0, "parameter_server", 0, accepted=10, dropped=2, staleness_sum=15)
     monitor.reports.push(1, "parameter_server", 1, accepted=12, dropped=0, staleness_sum=7)
     later(monitor, clock, 10)
@@ -197,6 +199,8 @@ def test_counts_of_gradients_are_means_over_the_shards(make, clock):
 def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
     """Transitions trained by all learners per agent step of all actors (a step is 4 frames here)."""
     monitor = make(members={"parameter_server": 2, "actor": 1, "learner": 2})
+    for learner in (0, 1):
+        monitor.reports.push(learner, "learner", learner, trained=0)
     later(monitor, clock, 10)
     monitor.reports.push(0, "learner", 0, trained=320)
     monitor.reports.push(1, "learner", 1, trained=160)
@@ -377,3 +381,31 @@ def test_the_writer_is_idle_only_when_all_is_done():
     writer._tasks.join()
     assert writer.idle()
     writer.close()
+
+
+def test_a_cut_holds_all_that_was_reported_before_it_and_lets_it_reach_the_disk_first(make, clock):
+    monitor = make()
+    monitor.reports.push(0, "episode", 0, episode_return=5.0)
+    later(monitor, clock, 1)
+    monitor.reports.push(0, "episode", 0, episode_return=7.0)
+    flushes = monitor.runlog.flushes
+    state = monitor.state()
+    assert state["returns"].tolist() == [5.0, 7.0]
+    assert len(monitor.runlog.of("episodes")) == 2
+    assert monitor.runlog.flushes == flushes + 1
+    other = make()
+    other.restore(state)
+    later(other, clock, 10)
+    assert other.runlog.of("progress")[-1]["mean_return_100"] == 6.0
+
+
+def test_counts_of_earlier_starts_are_in_the_totals_and_not_in_the_means(make, clock):
+    monitor = make()
+    monitor.reports.push(0, "parameter_server", 0, accepted=1000, dropped=10, staleness_sum=9000)
+    monitor.reports.push(1, "parameter_server", 1, accepted=1000, dropped=10, staleness_sum=9000)
+    later(monitor, clock, 1)
+    monitor.reports.push(0, "parameter_server", 0, accepted=1010, dropped=10, staleness_sum=9010)
+    monitor.reports.push(1, "parameter_server", 1, accepted=1010, dropped=10, staleness_sum=9010)
+    later(monitor, clock, 10)
+    (row,) = monitor.runlog.of("progress")
+    assert (row["gradients_accepted"], row["gradients_dropped"], row["staleness_mean"]) == (1010, 10, 1.0)
