@@ -1,6 +1,9 @@
 """Gorila's guards against what asynchrony does to learning (Nair et al. 2015, section 4)."""
 
 import math
+from collections.abc import Mapping
+
+import numpy as np
 
 
 class LossGuard:
@@ -38,3 +41,11 @@ class LossGuard:
         self.mean += weight * difference
         self.variance = (1 - weight) * (self.variance + weight * difference**2)
         return accepted
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The statistics so far."""
+        return {"count": np.int64(self.count), "mean": np.float64(self.mean), "variance": np.float64(self.variance)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave."""
+        self.count, self.mean, self.variance = int(state["count"]), float(state["mean"]), float(state["variance"])

@@ -249,7 +249,7 @@ def make_learner(job: Job, index: int) -> Learner:
     else:
         # A replica of its own: the actor beside it goes on with the newest parameters.
         delays, weights = job.delays
-        rng = generator(config.run.seed, "virtual delay", index)
+        rng = job.rng("virtual delay", index)
         vector = DelayedVector(job.params, delays=delays, weights=weights, rng=rng)
         online = Replica(job.network(), vector, len(job.servers), job.rank_plan.device)
     target = Replica(job.network(), job.targets, len(job.servers), job.rank_plan.device, job.dtype)

@@ -159,6 +159,8 @@ class Learner:
             "in_flight": np.bool_(self.in_flight),
             "rng": generator_state(self.rng),
             "ratio": self.ratio.state(),
+            "guard": self.guard.state() if self.guard else {},
+            "fates": np.array([[*kind, count] for kind, count in self.fates.items()], np.int64).reshape(-1, 3),
             "online": self.online.state() if self.keeps_parameters else {},
         }
 
@@ -166,5 +168,8 @@ class Learner:
         """Put back what :meth:`state` gave, flattened; the training ratio, which learners may share, apart."""
         self.updates, self.in_flight = int(state["updates"]), bool(state["in_flight"])
         restore_generator(self.rng, state["rng"])
+        self.fates = Counter({(fate, delay): count for fate, delay, count in state["fates"].tolist()})
+        if self.guard and (guard := part(state, "guard")):
+            self.guard.restore(guard)
         if self.keeps_parameters and (online := part(state, "online")):
             self.online.restore(online)

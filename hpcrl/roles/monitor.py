@@ -367,6 +367,7 @@ class Monitor:
         The checkpoint is finished by the same thread, after the rows.
         """
         self._drain()
+        self.write_gradients()
         self.writer.submit(self.runlog.flush)
         return {"returns": np.array(self.returns)}
 

@@ -63,3 +63,12 @@ def test_what_is_not_finite_is_refused_and_leaves_no_trace(broken):
     for loss in (1.0, broken, 1.5, broken, 1.2, broken, 1.1):
         assert guard.accepts(loss) == np.isfinite(loss)
     assert np.isfinite(guard.mean)
+
+
+def test_a_restored_guard_judges_as_if_it_had_not_been_stopped():
+    guard, other = LossGuard(deviations=1.0, window=20), LossGuard(deviations=1.0, window=20)
+    losses = np.random.default_rng(0).exponential(size=200)
+    for loss in losses[:50]:
+        guard.accepts(loss)
+    other.restore(guard.state())
+    assert [guard.accepts(loss) for loss in losses[50:]] == [other.accepts(loss) for loss in losses[50:]]
