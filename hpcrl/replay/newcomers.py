@@ -1,5 +1,7 @@
 """Priorities of new data, from the action values that the actor acted with (Ape-X, Horgan et al. 2018, Algorithm 1)."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hpcrl.replay.priorities import SetPriorities
@@ -103,3 +105,11 @@ class Newcomers:
         r_t, discount_t, m = self._returns(steps["reward"], steps["terminated"], steps["truncated"])
         best = run["best"][np.arange(len(run)), m]
         return r_t + np.where(discount_t > 0, discount_t * best, 0) - run["value"][:, 0]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What is known of records that have no priority yet; copies."""
+        return {"written": self.written.copy(), "recent": self.recent.copy()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back what :meth:`state` gave, where the lanes hold the same records again."""
+        self.written[:], self.recent[:] = state["written"], state["recent"]

@@ -145,6 +145,7 @@ class Actor:
                 "return": self.episode_return.copy(),
                 "steps": self.episode_steps.copy(),
                 "env": self.env.state(),
+                "newcomers": self.newcomers.state() if self.newcomers else {},
             }
         return state
 
@@ -156,3 +157,5 @@ class Actor:
             self.frame, self.first = np.array(episodes["frame"]), np.array(episodes["first"])
             self.episode_return, self.episode_steps = np.array(episodes["return"]), np.array(episodes["steps"])
             self.env.restore(part(episodes, "env"))
+            if self.newcomers and (newcomers := part(episodes, "newcomers")):
+                self.newcomers.restore(newcomers)

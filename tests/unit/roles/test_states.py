@@ -59,6 +59,7 @@ def make_actor(seed, lanes, keeps_episodes=True):
         env=catch(seed),
         lanes=lanes,
         first_lane=0,
+        newcomers=None,
         ratio=make_ratio(block=False),
         sync_period=1,
         epsilon=lambda global_update, total_frames: 0.1,
