@@ -173,7 +173,8 @@ class RunLog:
 def read_runlog(run_dir: Path, table: str) -> dict[str, np.ndarray]:
     """Read one table of a run, live or ended, over all its segments.
 
-    Rows that a later segment supersedes, since it resumed from an earlier update, are left out. A segment that
+    Rows that a later segment supersedes, since it resumed from an earlier update, are left out; so the rows of
+    ``progress`` come with strictly increasing ``total_frames``, whatever stops and kills there were. A segment that
     cannot be read is left out with a warning.
 
     Parameters
@@ -210,7 +211,26 @@ def read_runlog(run_dir: Path, table: str) -> dict[str, np.ndarray]:
         alive = (rows["global_update"] <= last_update) & (rows["total_frames"] <= last_frames)
         kept.append({name: column[alive] for name, column in rows.items()})
         last_update, last_frames = min(last_update, resumed_update), min(last_frames, resumed_frames)
-    return {name: np.concatenate([rows[name] for rows in reversed(kept)]) for name in schema.TABLES[table]}
+    if table == "evaluations":
+        _leave_out_repeated(kept)
+    merged = {name: np.concatenate([rows[name] for rows in reversed(kept)]) for name in schema.TABLES[table]}
+    if table == "progress":  # a run that stands still, or ends, writes the frames of the row before once more
+        newest = np.append(np.diff(merged["total_frames"]) > 0, True)[: len(merged["total_frames"])]
+        merged = {name: column[newest] for name, column in merged.items()}
+    return merged
+
+
+def _leave_out_repeated(segments: list[dict[str, np.ndarray]]) -> None:
+    """Leave evaluations out that a later segment (they are given last first) has finished once more.
+
+    One that was under way at a checkpoint goes on after a resume, and its row carries the clocks of its beginning.
+    """
+    later: set[tuple[int, int]] = set()
+    for rows in segments:
+        clocks = list(zip(rows["global_update"].tolist(), rows["total_frames"].tolist(), strict=True))
+        once = np.array([clock not in later for clock in clocks], bool)
+        rows |= {name: column[once] for name, column in rows.items()}
+        later.update(clocks)
 
 
 class Segment(NamedTuple):

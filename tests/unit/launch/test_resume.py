@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from hpcrl.config import from_dict
 from hpcrl.errors import StorageError
-from hpcrl.launch.resume import load_shard
-from hpcrl.launch.topology import shard_bounds
+from hpcrl.launch.resume import check_same_problem, identity, is_exact, keeps_moments, load_shard, what_changed
+from hpcrl.launch.topology import plan, shard_bounds
 from hpcrl.storage import checkpoint as checkpoints
 
 VECTORS = ("params", "target", "optimizer/exp_avg", "optimizer/exp_avg_sq")
@@ -85,3 +86,102 @@ def test_another_network_is_refused(tmp_path, total):
     checkpoint = write(tmp_path, 1, [whole_state(64)])
     with pytest.raises(StorageError, match=f"holds 64 parameters, but this network has {total:,}.* another run.dir"):
         load_shard(checkpoint, 0, total, total)
+
+
+def job(ranks=3, **changes):
+    """Configuration and rank map of a job on catch."""
+    raw = {
+        "run": {"total_updates": 10},
+        "env": {"id": "catch", "simulators": 2},
+        "network": {"kind": "mlp", "hidden": [8]},
+        "learning": {"optimizer": "adam", "learning_rate": 1e-3},
+    }
+    for dotted, value in changes.items():
+        section, key = dotted.split("__")
+        raw.setdefault(section, {})[key] = value
+    config = from_dict(raw)
+    topology = config.topology.model_dump()
+    return config, plan(ranks, [0] * ranks, **topology, cores_per_node=4, gpus_per_node=0)
+
+
+def written_by(run_dir, config, rank_map, owners=("monitor-0",)):
+    directory = checkpoints.begin(run_dir, 5)
+    for owner in owners:
+        checkpoints.write_state(checkpoints.state_path(directory, owner), "monitor", {"returns": np.zeros(1)}, {})
+    attributes = {"total_frames": 20, **identity(config, rank_map)}
+    return checkpoints.finish(directory, owners, [], attributes)
+
+
+def test_the_same_job_changes_nothing(tmp_path):
+    checkpoint = written_by(tmp_path, *job())
+    check_same_problem(checkpoint, *job())
+    assert what_changed(checkpoint, *job()) == []
+    assert keeps_moments(checkpoint, job()[0])
+
+
+def test_what_changed_is_said_key_by_key_and_in_one_line_for_the_job(tmp_path):
+    checkpoint = written_by(tmp_path, *job())
+    now = job(5, learning__learning_rate=5e-4, topology__servers=2, topology__evaluators=1, env__simulators=3)
+    check_same_problem(checkpoint, *now)
+    assert what_changed(checkpoint, *now) == [
+        "this job is another than the one that wrote it: ranks 3 -> 5, servers 1 -> 2, evaluators 0 -> 1",
+        "changed: topology.servers = 2, was 1",
+        "changed: topology.evaluators = 1, was 0",
+        "changed: env.simulators = 3, was 2",
+        "changed: learning.learning_rate = 0.0005, was 0.001",
+        "changed: learning.learning_rate_final = 0.0005, was 0.001",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"network__hidden": [9]}, r"network.hidden: \[8\] there, \[9\] here"),
+        ({"env__kwargs": {"rows": 12}}, r"observation: \[1, 10, 5\] there, \[1, 12, 5\] here"),
+        ({"env__stack": 2}, r"observation: \[1, 10, 5\] there, \[2, 10, 5\] here"),
+        ({"env__id": "CartPole-v1"}, r'dtype: "uint8" there, "float32" here; actions: 3 there, 2 here'),
+        ({"network__dueling": True}, "network.dueling: false there, true here"),
+    ],
+)
+def test_what_cannot_change_is_an_error_that_names_it(changes, why, tmp_path):
+    checkpoint = written_by(tmp_path, *job())
+    with pytest.raises(StorageError, match=rf"another network or environment .*{why}.* another run.dir"):
+        check_same_problem(checkpoint, *job(**changes))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "kept"),
+    [
+        ({}, {"learning__learning_rate": 1.0}, True),
+        ({}, {"learning__optimizer": "adagrad"}, False),
+        ({"learning__optimizer": "rmsprop"}, {"learning__optimizer": "rmsprop", "learning__momentum": 0.9}, False),
+        (
+            {"learning__optimizer": "sgd", "learning__momentum": 0.5},
+            {"learning__optimizer": "sgd", "learning__momentum": 0.9},
+            True,
+        ),
+    ],
+)
+def test_moments_go_on_unless_another_optimizer_needs_others(then, now, kept, tmp_path):
+    checkpoint = written_by(tmp_path, *job(**then))
+    config, rank_map = job(**now)
+    assert keeps_moments(checkpoint, config) == kept
+    assert any("moments begin anew" in line for line in what_changed(checkpoint, config, rank_map)) != kept
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "owners", "exact"),
+    [
+        ({"topology__layout": "serial"}, {"topology__layout": "serial"}, ["replay-0"], True),
+        ({"topology__layout": "serial"}, {"topology__layout": "serial"}, ["monitor-0"], False),
+        ({"topology__layout": "serial"}, {"topology__layout": "serial", "env__simulators": 1}, ["replay-0"], False),
+        ({}, {"topology__layout": "serial"}, ["replay-0"], False),
+        ({}, {}, ["replay-0"], False),
+    ],
+)
+def test_a_run_goes_on_exactly_only_in_one_rank_with_its_replay(then, now, owners, exact, tmp_path):
+    def sized(keys):
+        return job(1 if "topology__layout" in keys else 3, **keys)
+
+    checkpoint = written_by(tmp_path, *sized(then), owners=owners)
+    assert is_exact(checkpoint, *sized(now)) == exact

@@ -155,6 +155,37 @@ def test_frames_before_the_first_update_are_superseded_too(tmp_path):
     assert read_runlog(tmp_path, "evaluations")["total_frames"].tolist() == [100, 4]
 
 
+def progress(total_frames, global_update):
+    row = dict.fromkeys(schema.TABLES["progress"], 0.0)
+    return row | {"total_frames": total_frames, "global_update": global_update}
+
+
+def test_progress_has_strictly_increasing_frames_over_stops_and_kills(tmp_path):
+    """The first start is stopped, the second killed past its checkpoint, the third before it wrote one."""
+    starts = [
+        ((0, 2**62), [(8, 0), (40, 8), (40, 9)]),  # the last row of a clean stop repeats the frames of the one before
+        ((9, 40), [(60, 14), (80, 19), (100, 24)]),
+        ((18, 76), [(84, 20), (96, 23)]),
+        ((18, 76), [(76, 18), (90, 21)]),
+    ]
+    for (update, frames), rows in starts:
+        log = RunLog(tmp_path, ATTRIBUTES | {"resumed_update": update, "resumed_frames": frames})
+        for row in rows:
+            log.append("progress", progress(*row))
+        log.close()
+    merged = read_runlog(tmp_path, "progress")
+    clocks = list(zip(merged["total_frames"].tolist(), merged["global_update"].tolist(), strict=True))
+    assert clocks == [(8, 0), (40, 9), (60, 14), (76, 18), (90, 21)]
+
+
+def test_an_evaluation_that_a_resumed_run_finished_again_counts_once(tmp_path):
+    write(tmp_path, [10, 20])
+    write(tmp_path, [20, 30], resumed_update=25)
+    assert updates_of(tmp_path) == [10, 20, 30]
+    write(tmp_path, [40, 40], resumed_update=35)  # two evaluators
+    assert updates_of(tmp_path) == [10, 20, 30, 40, 40]
+
+
 def test_segment_numbers_sort_as_numbers(tmp_path):
     write(tmp_path, [1])
     os.rename(tmp_path / "runlog-000.h5", tmp_path / "runlog-999.h5")
