@@ -238,7 +238,7 @@ def _render(rank_map: "Plan", forecast: "Forecast") -> str:
         f"largest rank: {largest.rank}, {_bytes(largest.private_bytes + largest.shared_bytes)}",
         f"at {forecast.updates_per_second:,g} global updates/s: {forecast.steps_per_second:,g} steps/s acted; "
         + f"pushes {_bytes(forecast.pushed_bytes_per_second)}/s, pulls {_bytes(forecast.pulled_bytes_per_second)}/s",
-        "not counted: activations, simulators; sent and received are between nodes",
+        "not counted: libraries of a GPU, simulators that are not Atari's; sent and received are between nodes",
     ]
     return "\n".join(lines)
 

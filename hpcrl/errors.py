@@ -8,7 +8,7 @@ EXIT_FINISHED = 0
 EXIT_FAULT = 1
 """An uncaught exception on some rank."""
 EXIT_CONFIG = 2
-"""The configuration, topology or launcher is wrong; nothing was written."""
+"""The configuration, topology, launcher or machine is wrong; nothing was written."""
 EXIT_STALLED = 70
 """A rank made no progress for ``run.stall_seconds``."""
 EXIT_STOPPED = 85

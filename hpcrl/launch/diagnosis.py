@@ -33,7 +33,6 @@ class Report:
     """What is known so far; a member that was not reached is None or empty."""
 
     library: Library | None = None
-    library_text: str = ""
     mpi_version: Version = ()
     launcher: str = "none"
     announced_size: int | None = None

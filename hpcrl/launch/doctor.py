@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from hpcrl.errors import EXIT_CONFIG, EXIT_FINISHED, EXIT_STALLED, MachineError, TransportError
+from hpcrl.errors import EXIT_CONFIG, EXIT_FINISHED, EXIT_STALLED, HpcrlError, MachineError, TransportError
 from hpcrl.launch import mpi
 from hpcrl.launch.diagnosis import Finding, Report, judge
 from hpcrl.launch.doctor_report import show
@@ -45,28 +45,42 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Do what is inside, within the limit."""
+        """Do what is inside, within the limit; a failure that nobody foresaw ends the process as well."""
         patience = self.limit + (0 if self.is_first else SPEAK_FIRST_SECONDS)
-        timer = threading.Timer(patience, self._give_up, [name])
+        why = f"the step '{name}' did not end within {self.limit:g} s on some rank"
+        timer = threading.Timer(patience, self._end, [why, EXIT_STALLED])
         timer.daemon = True
         timer.start()
         try:
             yield
+        except HpcrlError:
+            raise
+        except Exception as error:
+            timer.cancel()
+            if not self.is_first:
+                time.sleep(SPEAK_FIRST_SECONDS)
+            self._end(f"the step '{name}' failed: {error}", EXIT_CONFIG)
         finally:
             timer.cancel()
 
-    def _give_up(self, name: str) -> None:
-        why = Finding(True, f"the step '{name}' did not end within {self.limit:g} s on some rank")
+    def conclude(self, findings: list[Finding]) -> None:
+        """Let the first rank show the report, and no other end before, as a launcher then may end that one too."""
         if self.is_first:
-            show(self.report, [why, *judge(self.report)])
+            show(self.report, findings)
         else:
-            os.write(2, f"hpcrl doctor: rank {launcher_rank(os.environ)}: {why.text}\n".encode())
+            time.sleep(SPEAK_FIRST_SECONDS)
+
+    def _end(self, why: str, code: int) -> None:
+        if self.is_first:
+            show(self.report, [Finding(True, why), *judge(self.report)])
+        else:
+            os.write(2, f"hpcrl doctor: rank {launcher_rank(os.environ)}: {why}\n".encode())
         sys.stdout.flush()
         time.sleep(0.5)  # the launcher drops what is still on its way when it hears of an abort
         if self.abort is not None:
-            threading.Thread(target=self.abort, args=(EXIT_STALLED,), daemon=True).start()
+            threading.Thread(target=self.abort, args=(code,), daemon=True).start()
             time.sleep(2)
-        os._exit(EXIT_STALLED)
+        os._exit(code)
 
 
 def main(step_seconds: float) -> int:
@@ -80,8 +94,7 @@ def main(step_seconds: float) -> int:
         with steps.step("MPI_Init"):
             mpi.start()
     except MachineError as error:
-        if steps.is_first:
-            show(report, [Finding(True, str(error))])
+        steps.conclude([Finding(True, str(error))])
         return EXIT_CONFIG
     report.settings_made = mpi.settings_made
     return _examine(report, steps)
@@ -92,13 +105,11 @@ def _examine(report: Report, steps: Steps) -> int:
 
     comm = MPI.COMM_WORLD
     steps.abort = comm.Abort
-    report.library_text = MPI.Get_library_version()
-    report.library, report.mpi_version = identify(report.library_text), MPI.Get_version()
+    report.library, report.mpi_version = identify(MPI.Get_library_version()), MPI.Get_version()
     report.size, report.multiple_threads = comm.size, MPI.Query_thread() == MPI.THREAD_MULTIPLE
     report.transports = loaded_transports()
     if comm.size == 1 and (report.announced_size or 1) > 1:  # as many jobs of one rank: the first speaks for all
-        if steps.is_first:
-            show(report, judge(report))
+        steps.conclude(judge(report))
         return EXIT_CONFIG
     steps.is_first = comm.rank == 0
     _gather(comm, report, steps)
@@ -170,14 +181,16 @@ def loaded_transports() -> dict[str, Version]:
     except OSError:
         return {}
     found = {}
-    if path := re.search(r"/\S*libucp\.so\S*", maps):
-        numbers = [ctypes.c_uint() for _ in range(3)]
-        ctypes.CDLL(path[0]).ucp_get_version(*map(ctypes.byref, numbers))
-        found["UCX"] = tuple(number.value for number in numbers)
-    if path := re.search(r"/\S*libfabric\.so\S*", maps):
-        version = ctypes.CDLL(path[0]).fi_version
-        version.restype = ctypes.c_uint32
-        found["libfabric"] = divmod(version(), 2**16)
+    with contextlib.suppress(OSError, AttributeError):
+        if path := re.search(r"/\S*libucp\.so\S*", maps):
+            numbers = [ctypes.c_uint() for _ in range(3)]
+            ctypes.CDLL(path[0]).ucp_get_version(*map(ctypes.byref, numbers))
+            found["UCX"] = tuple(number.value for number in numbers)
+    with contextlib.suppress(OSError, AttributeError):
+        if path := re.search(r"/\S*libfabric\.so\S*", maps):
+            version = ctypes.CDLL(path[0]).fi_version
+            version.restype = ctypes.c_uint32
+            found["libfabric"] = divmod(version(), 2**16)
     return found
 
 

@@ -1,7 +1,8 @@
 """What a plan will need before anything is allocated: memory per rank and node, shared memory, and traffic.
 
-Arithmetic only. Sizes that hpcrl allocates are exact; the two process figures are measured estimates, and what a
-network's activations and the simulators take is not counted.
+Arithmetic only. What hpcrl allocates follows from the configuration; what a process takes besides is measured, with the
+wheels of MPICH 5.0 and Open MPI 5.0 and torch 2.13 for CPUs, and tests/mpi/test_resources.py compares the two. Not
+counted is what CUDA's libraries add to a rank with a GPU.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,18 @@ from dataclasses import dataclass
 from hpcrl.launch.topology import Memory, Plan, RankPlan, lane_capacity, shard_bounds
 
 FLOAT_BYTES = 4
-PROCESS_BYTES = 90 * 2**20
-"""Resident size of a rank with Python, NumPy and MPI (measured)."""
-TORCH_BYTES = 350 * 2**20
-"""What importing torch adds to a rank (estimate)."""
+LIBRARY_BYTES = 120 * 10**6
+"""Code of Python, MPI, NumPy and torch: part of each rank's resident size, but in a node's memory only once."""
+PROCESS_BYTES = 172 * 10**6
+"""What every rank holds besides its code once its packages are loaded."""
+OPTIMIZER_BYTES = 75 * 10**6
+"""What torch loads further for a server's first optimizer step."""
+REPLICA_VECTORS = 3
+"""A network that follows the servers: parameters, gradients, and the initial parameters, which the allocator keeps."""
+LEARNER_VECTORS = 2
+"""What a learner's target adds: its parameters, and room for a copy in the arithmetic's dtype."""
+ACTIVATIONS = 6
+"""Memory of a learner's passes, in float32 copies of its minibatch."""
 
 TARGET_SLOTS = 3
 """Published copies of a shard's target; targets are new so seldom that the least number will do."""
@@ -30,7 +39,7 @@ class RankForecast:
 
     rank: int
     private_bytes: int
-    """process, replicas, optimizer state; also the replay of a bundle"""
+    """resident size without windows: process, replicas, optimizer state; also the replay of a bundle"""
     shared_bytes: int
     """MPI windows, which the node's ranks share through /dev/shm"""
 
@@ -83,6 +92,8 @@ class Sizes:
     """what a lane must at least have"""
     simulators: int
     """per actor"""
+    simulator_bytes: int
+    """of one simulator"""
     batch_size: int
     slots: int
     """published copies per shard"""
@@ -141,25 +152,29 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
     """Memory of one rank; a memory shared by a node is charged to its first learner."""
     kinds = {role.kind for role in rank.roles}
     vector_bytes = sizes.num_parameters * FLOAT_BYTES
-    private = PROCESS_BYTES + TORCH_BYTES * (kinds != {"monitor"})
-    shared = 0
+    private, shared = LIBRARY_BYTES + PROCESS_BYTES, 0
+    replicas = bool(kinds & {"learner", "actor"}) + ("evaluator" in kinds)
+    private += replicas * REPLICA_VECTORS * vector_bytes
     for role in rank.roles:
         if role.kind == "parameter_server":
             shard_bytes = (bounds[role.index + 1] - bounds[role.index]) * FLOAT_BYTES
-            private += shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
+            state = shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
+            # A checkpoint copies the state; before that, a server makes the whole network to begin with.
+            private += OPTIMIZER_BYTES + max(2 * state, state + 2 * vector_bytes)
             shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
         elif role.kind == "learner":
-            vectors = 3  # parameters, gradients and target
+            vectors = LEARNER_VECTORS
             if sizes.virtual_delay:  # the history, the newest, and a replica of its own
                 vectors += sizes.virtual_delay + 2 + (2 if "actor" in kinds else 0)
-            private += vectors * vector_bytes + sizes.batch_size * sizes.window_steps * sizes.record_bytes
+            batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes
+            private += vectors * vector_bytes + batch_bytes * (1 + ACTIVATIONS * FLOAT_BYTES)
             memory = plan.memories[plan.memory_of(role)]
             if memory.learners[0] == role.index:
                 own, node = (0, 1) if plan.layout == "split" else (1, 0)
                 private += own * _memory_bytes(memory, sizes)
                 shared += node * _memory_bytes(memory, sizes)
-        elif role.kind == "evaluator" or (role.kind == "actor" and "learner" not in kinds):
-            private += 2 * vector_bytes  # parameters, and gradients that stay zero
+        elif role.kind in ("actor", "evaluator"):
+            private += sizes.simulators * sizes.simulator_bytes
     return RankForecast(rank.rank, private, shared)
 
 
@@ -200,6 +215,7 @@ def _nodes(
     for node in nodes:
         on_node = [ranks[rank.rank] for rank in plan.ranks if rank.node == node]
         shared = sum(rank.shared_bytes for rank in on_node)
-        memory = shared + sum(rank.private_bytes for rank in on_node)
+        code_again = (len(on_node) - 1) * LIBRARY_BYTES
+        memory = shared + sum(rank.private_bytes for rank in on_node) - code_again
         forecasts.append(NodeForecast(node, len(on_node), memory, shared, sent[node], received[node]))
     return tuple(forecasts)

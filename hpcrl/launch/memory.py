@@ -22,22 +22,25 @@ class Limit(NamedTuple):
     """where it comes from, for a message"""
 
 
-def memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> list[Limit]:
+def memory_limits(environ: Mapping[str, str], held_bytes: int = 0, root: Path = Path("/")) -> list[Limit]:
     """What each limit on the memory of this node leaves; none where nothing is known.
 
     Parameters
     ----------
     environ : mapping
-        Slurm's variables.
+        Slurm's variables: limits on the whole job, of which it holds something already.
+    held_bytes : int
+        What the job's ranks on this node hold.
     root : Path
         In place of ``/``, for tests.
     """
     limits = [*_machine(root), *_cgroup_v2(root), *_cgroup_v1(root)]
     if (per_node := _number(environ.get("SLURM_MEM_PER_NODE"))) > 0:
-        limits.append(Limit(per_node * MEGABYTE, "SLURM_MEM_PER_NODE (sbatch --mem)"))
+        limits.append(Limit(per_node * MEGABYTE - held_bytes, "SLURM_MEM_PER_NODE (sbatch --mem)"))
     per_core, cores = _number(environ.get("SLURM_MEM_PER_CPU")), _number(environ.get("SLURM_CPUS_ON_NODE"))
     if per_core > 0 and cores > 0:
-        limits.append(Limit(per_core * cores * MEGABYTE, "SLURM_MEM_PER_CPU x SLURM_CPUS_ON_NODE (--mem-per-cpu)"))
+        source = "SLURM_MEM_PER_CPU x SLURM_CPUS_ON_NODE (--mem-per-cpu)"
+        limits.append(Limit(per_core * cores * MEGABYTE - held_bytes, source))
     return limits
 
 
@@ -88,10 +91,11 @@ def check_memory(node: NodeForecast, host: str, held_bytes: int, limits: list[Li
         raise MachineError("\n  ".join([f"node {node.node} ({host}) needs", *faults]))
 
 
-def resident_bytes() -> int:
-    """Resident size of this process."""
+def held_bytes() -> int:
+    """Memory that this process has for itself: resident, and neither code nor windows."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 

@@ -8,6 +8,9 @@ from hpcrl.launch.topology import Plan
 from hpcrl.networks import count_parameters
 from hpcrl.replay.lanes import record_dtype, shortest_capacity
 
+ATARI_SIMULATOR_BYTES = 5 * 10**6
+"""Measured: four simulators of Pong."""
+
 
 def network_arguments(config: Config) -> tuple:
     """Arguments of :func:`hpcrl.networks.make_network` and :func:`hpcrl.networks.count_parameters`."""
@@ -32,6 +35,7 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         window_steps=spec.stack + config.replay.n_step,
         shortest_lane_steps=shortest_capacity(spec.stack, config.replay.n_step),
         simulators=config.env.simulators,
+        simulator_bytes=ATARI_SIMULATOR_BYTES if config.env.is_atari else 0,
         batch_size=learning.batch_size,
         slots=config.server.slots,
         gradient_slots=config.learner.pipeline + 1,

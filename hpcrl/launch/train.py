@@ -19,7 +19,7 @@ from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
 from hpcrl.launch.launcher import check_world_size
-from hpcrl.launch.memory import check_memory, memory_limits, resident_bytes, shared_memory_limit
+from hpcrl.launch.memory import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
 from hpcrl.launch.signals import stop_on_signals
@@ -91,7 +91,8 @@ def _check_needs(config: Config, rank_map: Plan, place: Place) -> None:
     env_spec(**config.env.arguments())
     node = forecast_of(config, rank_map).nodes[place.node]
     shared = shared_memory_limit() if config.server.window_flavour == "allocate" else None
-    check_memory(node, place.host, node.ranks * resident_bytes(), memory_limits(os.environ), shared)
+    held = node.ranks * held_bytes()
+    check_memory(node, place.host, held, memory_limits(os.environ, held), shared)
 
 
 def make_plan(found: Sequence[Place], config: Config) -> Plan:

@@ -17,6 +17,9 @@ from hpcrl.errors import EXIT_CONFIG
 CONFIG = Path(__file__).with_name("small.toml")
 
 
+decided_before_mpi = pytest.mark.skipif(is_open_mpi(), reason="decided before MPI is used; run with MPICH")
+
+
 def refused(done, run_dir: Path, *words: str) -> None:
     assert done.returncode == EXIT_CONFIG, done.stdout + done.stderr
     for word in words:
@@ -90,6 +93,7 @@ def test_the_launcher_of_the_other_mpi(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@decided_before_mpi
 def test_more_servers_than_parameters(tmp_path):
     overrides = ["env.id=CartPole-v1", "network.hidden=[1]", "topology.servers=2"]
     done = train(3, CONFIG, tmp_path / "run", *overrides)
@@ -103,12 +107,14 @@ def test_a_network_that_no_window_can_hold(tmp_path):
     )
 
 
+@decided_before_mpi
 def test_more_replay_than_slurm_gave(tmp_path):
     overrides = ["topology.layout=serial", "replay.capacity_steps=10_000_000"]
     done = train(0, CONFIG, tmp_path / "run", *overrides, SLURM_MEM_PER_NODE="400")
     refused(done, tmp_path / "run", "node 0 (", "(419,430,400 bytes) are available (SLURM_MEM_PER_NODE (sbatch --mem))")
 
 
+@decided_before_mpi
 def test_a_small_dev_shm_is_found_before_it_kills(tmp_path):
     """Docker's default of 64 MiB, where a window larger than that would end in SIGBUS."""
     own_mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
@@ -143,6 +149,7 @@ def test_a_host_that_cannot_resolve_its_own_name_trains(tmp_path):
     assert "host nowhere.invalid cannot resolve its own name" in " ".join(done.stdout.split())
 
 
+@decided_before_mpi
 def test_a_number_of_threads_that_is_none(tmp_path):
     done = train(2, CONFIG, tmp_path / "run", OMP_NUM_THREADS="many")
     refused(done, tmp_path / "run", "OMP_NUM_THREADS: expected a number of threads, got 'many'")

@@ -58,6 +58,14 @@ def test_a_step_that_stalls_is_named():
     assert time.monotonic() - begin < 40
 
 
+def test_a_step_that_fails_is_named():
+    done = run_ranks(2, [RANKS / "doctor_stalling.py", 0, 30, "fail"], timeout=60)
+    assert done.returncode in (EXIT_CONFIG, signal.SIGKILL), done.stdout + done.stderr
+    why = "the step 'one-sided speed inside a node, windows by allocate' failed: "
+    assert f"fit for hpcrl: no, because {why}" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.skipif(os.cpu_count() == 1, reason="this machine has one core")
 def test_ranks_pinned_to_one_core_are_reported(tmp_path):
     core = min(os.sched_getaffinity(0))

@@ -5,8 +5,12 @@ import signal
 import time
 from pathlib import Path
 
-from launching import rank_pids, train, training_job
+import pytest
+from launching import is_open_mpi, rank_pids, train, training_job
 
+from hpcrl.config import load
+from hpcrl.launch.sizes import forecast_of
+from hpcrl.launch.topology import plan
 from hpcrl.storage.runlog import read_runlog
 
 HERE = Path(__file__).parent
@@ -31,8 +35,56 @@ def pids_by_rank(job) -> dict[int, int]:
     return {int(next(env[name] for name in names if name in env)): pid for pid, env in found.items()}
 
 
-def test_a_server_whose_bundles_have_stopped_leaves_its_core_alone(tmp_path):
-    with training_job(2, HERE / "small.toml", tmp_path / "run", "run.heartbeat_seconds=100") as job:
+def memory(pid: int) -> dict[str, int]:
+    """Bytes of a process: its own, code and files, and its share of windows."""
+    numbers = {}
+    for file in ("status", "smaps_rollup"):
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            if line.endswith(" kB"):
+                name, number, _ = line.split()
+                numbers[name.rstrip(":")] = int(number) * 1024
+    return {"own": numbers["RssAnon"], "code": numbers["RssFile"], "windows": numbers["Pss_Shmem"]}
+
+
+def compare_with_forecast(job, config: Path, overrides: list[str], ranks: int) -> None:
+    """Each rank's forecast is within 15 % of what it holds, and so is the node's."""
+    loaded = load(config, overrides)
+    rank_map = plan(ranks, [0] * ranks, **loaded.topology.model_dump(), cores_per_node=2, gpus_per_node=0)
+    forecast = forecast_of(loaded, rank_map)
+    pids = pids_by_rank(job)
+    held = [memory(pids[rank]) for rank in range(ranks)]
+    pairs = {
+        f"rank {rank} ({', '.join(map(str, rank_map.roles_of(rank)))})": (
+            forecast.ranks[rank].private_bytes,
+            parts["own"] + parts["code"],
+        )
+        for rank, parts in enumerate(held)
+    }
+    # Not the sum of proportional sizes: code is shared with whatever else runs on the machine.
+    everything = sum(parts["own"] + parts["windows"] for parts in held) + max(parts["code"] for parts in held)
+    pairs["the node"] = forecast.nodes[0].memory_bytes, everything
+    for what, (expected, found) in pairs.items():
+        print(f"{what}: forecast {expected / 1e6:.0f} MB, holds {found / 1e6:.0f} MB")
+    assert {what for what, (expected, found) in pairs.items() if abs(expected / found - 1) >= 0.15} == set()
+
+
+FULL = ["replay.learning_starts_steps=400", "checkpoint.period_seconds=2", "log.display=plain", "log.period_seconds=1"]
+
+
+@pytest.mark.skipif(is_open_mpi(), reason="ranks hold the same under both MPIs; run with MPICH")
+def test_memory_of_each_kind_of_rank_on_atari_is_as_forecast(tmp_path):
+    overrides = ["topology.monitor=own", "topology.evaluators=1", "topology.learners=1", "replay.capacity_steps=2000"]
+    overrides += ["run.evaluation_period_updates=10", *FULL]
+    with training_job(5, CONFIGS / "pong_split.toml", tmp_path / "run", *overrides) as job:
+        time.sleep(7)  # until the replay is full, and a checkpoint has been written
+        compare_with_forecast(job, CONFIGS / "pong_split.toml", overrides, 5)
+
+
+def test_memory_of_bundles_is_as_forecast_and_a_server_without_work_leaves_its_core_alone(tmp_path):
+    overrides = ["replay.capacity_steps=2000", "run.total_frames=0", "run.heartbeat_seconds=100", *FULL]
+    with training_job(2, CONFIGS / "catch_bundled.toml", tmp_path / "run", *overrides) as job:
+        time.sleep(4)
+        compare_with_forecast(job, CONFIGS / "catch_bundled.toml", overrides, 2)
         server, bundle = (pids_by_rank(job)[rank] for rank in (0, 1))
         os.kill(bundle, signal.SIGSTOP)
         time.sleep(0.5)
@@ -40,6 +92,7 @@ def test_a_server_whose_bundles_have_stopped_leaves_its_core_alone(tmp_path):
         time.sleep(IDLE_SECONDS)
         burnt = cpu_seconds(server) - before
         os.kill(bundle, signal.SIGCONT)
+    print(f"an idle server takes {burnt / IDLE_SECONDS:.1%} of a core")
     assert burnt < 0.1 * IDLE_SECONDS
 
 
@@ -56,4 +109,5 @@ def test_many_ranks_on_two_cores_do_the_work_of_two_in_less_than_three_times_the
             seconds.append(float(read_runlog(tmp_path / str(ranks), "progress")["wall_seconds"][-1]))
     finally:
         os.sched_setaffinity(0, everywhere)
+    print(f"{seconds[0]:.2f} s with 2 ranks, {seconds[1]:.2f} s with 8")
     assert seconds[1] < 3 * seconds[0]

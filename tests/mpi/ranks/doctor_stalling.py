@@ -1,11 +1,11 @@
-"""``doctor_stalling.py RANK SECONDS``: hpcrl doctor, in which a rank hangs in the self-test."""
+"""``doctor_stalling.py RANK SECONDS [fail]``: hpcrl doctor, in which a rank hangs, or fails, in the self-test."""
 
 import sys
 import time
 
 import hpcrl.launch.mpi
 
-RANK, SECONDS = int(sys.argv[1]), sys.argv[2]
+RANK, SECONDS, FAILS = int(sys.argv[1]), sys.argv[2], "fail" in sys.argv
 
 hpcrl.launch.mpi.start()
 
@@ -19,6 +19,8 @@ measure = hpcrl.launch.selftest.measure
 
 def hanging(*arguments):
     if MPI.COMM_WORLD.rank == RANK:
+        if FAILS:
+            raise MPI.Exception(MPI.ERR_WIN)
         time.sleep(1000)
     return measure(*arguments)
 

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from hpcrl.errors import TopologyError
-from hpcrl.launch.forecast import PROCESS_BYTES, TORCH_BYTES, Periods, Sizes, forecast, optimizer_vectors
+from hpcrl.launch.forecast import (
+    LIBRARY_BYTES,
+    OPTIMIZER_BYTES,
+    PROCESS_BYTES,
+    Periods,
+    Sizes,
+    forecast,
+    optimizer_vectors,
+)
 from hpcrl.launch.topology import plan
 
 SIZES = Sizes(
@@ -15,6 +23,7 @@ SIZES = Sizes(
     window_steps=5,
     shortest_lane_steps=14,
     simulators=4,
+    simulator_bytes=1000,
     batch_size=32,
     slots=4,
     gradient_slots=1,
@@ -44,16 +53,18 @@ def make(world_size, nodes, **changes):
 def test_memory_of_servers_and_bundles():
     f = forecast(make(4, [0] * 4, servers=2), SIZES, PERIODS, updates_per_second=10)
     server, bundle = f.ranks[0], f.ranks[2]
-    process = PROCESS_BYTES + TORCH_BYTES
-    assert server.private_bytes == process + VECTOR // 2 * (2 + 2)
+    process = PROCESS_BYTES + LIBRARY_BYTES
+    # Half of parameters, target and two moments; and, more than a copy of them, the whole network at the start.
+    assert server.private_bytes == process + OPTIMIZER_BYTES + VECTOR // 2 * (2 + 2) + 2 * VECTOR
     assert server.shared_bytes == VECTOR // 2 * (4 + 3 + 2)
     replay = 4 * (250 + 5) * 100
-    assert bundle.private_bytes == process + 3 * VECTOR + 32 * 5 * 100 + replay
+    assert bundle.private_bytes == process + 5 * VECTOR + 25 * 32 * 5 * 100 + replay + 4 * 1000
     assert bundle.shared_bytes == 0
     assert f.replay_bytes == 2 * replay
     (node,) = f.nodes
     assert node.shared_bytes == 2 * server.shared_bytes
-    assert node.memory_bytes == sum(rank.private_bytes + rank.shared_bytes for rank in f.ranks)
+    # The code is in memory once.
+    assert node.memory_bytes == sum(rank.private_bytes + rank.shared_bytes for rank in f.ranks) - 3 * LIBRARY_BYTES
 
 
 def test_a_shared_memory_is_counted_once_per_node_and_in_shared_memory():

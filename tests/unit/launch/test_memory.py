@@ -6,7 +6,7 @@ import pytest
 
 from hpcrl.errors import EXIT_CONFIG, MachineError
 from hpcrl.launch.forecast import NodeForecast
-from hpcrl.launch.memory import Limit, check_memory, memory_limits, resident_bytes, shared_memory_limit
+from hpcrl.launch.memory import Limit, check_memory, held_bytes, memory_limits, shared_memory_limit
 
 MEBI, GIGA = 2**20, 10**9
 NODE = NodeForecast(
@@ -24,7 +24,7 @@ def limits(tmp_path, files, **environ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return {limit.source.split()[0]: limit.available_bytes for limit in memory_limits(environ, tmp_path)}
+    return {limit.source.split()[0]: limit.available_bytes for limit in memory_limits(environ, root=tmp_path)}
 
 
 def test_the_machine(tmp_path):
@@ -69,13 +69,15 @@ def test_cgroup_v1(tmp_path):
 
 def test_slurm(tmp_path):
     assert limits(tmp_path, {}, SLURM_MEM_PER_NODE="512") == {"SLURM_MEM_PER_NODE": 512 * MEBI}
+    (limit,) = memory_limits({"SLURM_MEM_PER_NODE": "512"}, 12 * MEBI, tmp_path)
+    assert limit.available_bytes == 500 * MEBI
     assert limits(tmp_path, {}, SLURM_MEM_PER_NODE="0") == {}  # --mem=0 asks for all of the node
     assert limits(tmp_path, {}, SLURM_MEM_PER_CPU="100", SLURM_CPUS_ON_NODE="4") == {"SLURM_MEM_PER_CPU": 400 * MEBI}
 
 
 def test_this_machine_has_something():
     assert all(limit.available_bytes > 0 for limit in memory_limits({}))
-    assert resident_bytes() > MEBI
+    assert held_bytes() > MEBI
     assert shared_memory_limit("/no/such/place") is None
     assert shared_memory_limit("/tmp").available_bytes > 0
 
