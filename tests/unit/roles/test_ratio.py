@@ -94,3 +94,30 @@ def test_ranks_that_share_a_memory_share_its_tally():
     assert learner.learner_due()
     learner.add_update()
     assert actor.actor_may_step()
+
+
+def work_done(block, slowness):
+    """What two actors and a learner get done in 1,000 units of time, if a step of the second actor takes
+    ``slowness`` units, one of the first takes 1 and an update 2; who may not go looks again a little later."""
+    tally = LocalTally()
+    ratio = TrainingRatio(tally, intensity=1.0, batch_size=4, learning_starts=8, slack_updates=1, block=block)
+    seconds = {"first": 1.0, "second": slowness, "learner": 2.0}
+    free_at, done = dict.fromkeys(seconds, 0.0), dict.fromkeys(seconds, 0)
+    while (now := min(free_at.values())) < 1000:
+        who = min(free_at, key=free_at.get)
+        may = ratio.learner_due() if who == "learner" else ratio.actor_may_step()
+        free_at[who] = now + (seconds[who] if may else 0.1)
+        done[who] += may
+        if may:
+            ratio.add_update() if who == "learner" else ratio.add_steps(1)
+    return done
+
+
+def test_one_actor_slowed_ten_times_leaves_everyone_elses_rate():
+    evenly, slowed = work_done(block=False, slowness=1.0), work_done(block=False, slowness=10.0)
+    assert (evenly["first"], evenly["second"]) == (1000, 1000)
+    assert slowed["second"] == 100
+    assert slowed["first"] == 1000
+    assert abs(slowed["learner"] - evenly["learner"]) <= 2  # it starts a few steps later
+    # Held at the intensity, the learner goes no further than the experience does.
+    assert work_done(block=True, slowness=10.0)["learner"] < 0.6 * work_done(block=True, slowness=1.0)["learner"]
