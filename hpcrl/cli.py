@@ -157,6 +157,14 @@ def evaluate(
 
 
 @app.command()
+def retrace(run: RunPath) -> None:
+    """Execute a run that recorded its order (log.apply_order) again, in one process, and compare the parameters."""
+    from hpcrl.launch.retrace import main as retrace_main
+
+    sys.exit(retrace_main(run))
+
+
+@app.command()
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     output: Annotated[Path, typer.Option(help="File to write: .png or .svg.")] = Path("curves.png"),

@@ -275,6 +275,9 @@ class LogConfig(Section):
     """``[log]``: what is shown and how often."""
 
     period_seconds: Float = Field(10.0, gt=0, description="seconds between two lines of progress")
+    apply_order: Bool = Field(
+        False, description="log every act, gradient and application in its order, so that hpcrl retrace can repeat them"
+    )
     display: Literal["auto", "rich", "plain"] = Field("auto", description="panel, lines, or panel where a terminal is")
 
 

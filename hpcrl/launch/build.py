@@ -82,7 +82,9 @@ class Job:
         wait_for_all(comm)
         self.stop = StopFlag(self.counters, self.stop_request)
         self.reporter = Reporter(
-            lambda record: self.reports.push({self.monitor_rank: (record,)}), config.actor.report_period_seconds
+            lambda record: self.reports.push({self.monitor_rank: (record,)}),
+            config.actor.report_period_seconds,
+            order=config.log.apply_order,
         )
 
     def keep(self, resource):

@@ -92,6 +92,7 @@ class Actor:
         self.acted_steps += acted
         self.ratio.add_steps(acted)
         self.total_frames = self.count(acted)  # (6)
+        self.reporter.acted(self)
         self._finish_episodes(step)  # (5)
         return True
 

@@ -109,6 +109,7 @@ class Learner:
         else:  # (4)
             self.fates[OUTLIER, NO_DELAY] += 1
             self.ratio.add_update()
+        self.reporter.learned(self)
         self.updates += 1  # (7)
         self._sums += loss, mean_q, 1
         return True
@@ -138,7 +139,7 @@ class Learner:
 
     def _push(self) -> None:
         gradient = self.online.host_gradients()
-        self._headers[:, 0] = self.online.versions
+        self._headers[:, 0], self._headers[:, 1] = self.online.versions, self.updates
         self.gradients.push(
             {rank: (self._headers[k], gradient[begin:end]) for k, (rank, begin, end) in enumerate(self.servers)}
         )

@@ -1,6 +1,7 @@
 """What the roles tell the monitor, and how: fixed-size records through a ring, dropped (and counted) if it is full."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -10,10 +11,24 @@ FIELDS = {
     "actor": ("steps", "epsilon", "total_frames", "global_update"),
     "learner": ("updates", "trained", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
     "gradient": ("fate", "delay_updates", "count"),
+    "order": (
+        "total_frames",
+        "global_update",
+        "event",
+        "shard",
+        "target_version",
+        "learner",
+        "sequence",
+        "accepted",
+        "learning_rate",
+    ),
     "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum", "learning_rate", "effective_rate"),
     "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
 }
 """Values of a report by kind. Counts are totals since the rank started, but of gradients since the last report."""
+
+ACTED, LEARNED, JUDGED = range(3)
+"""Events of the recorded order."""
 
 KINDS = tuple(FIELDS)
 MOST_FIELDS = max(map(len, FIELDS.values()))
@@ -43,10 +58,14 @@ class Reporter:
     send : callable
         ``send(record)``: uint8 ``[RECORD.itemsize]`` to the monitor; never waits. Whether it was sent.
     period_seconds : float
+    order : bool
+        Whether to report every act, gradient and application in its order. None of these reports is ever dropped:
+        they wait here where they cannot be sent.
     """
 
-    def __init__(self, send: Callable[[np.ndarray], bool], period_seconds: float):
-        self.send, self.period = send, period_seconds
+    def __init__(self, send: Callable[[np.ndarray], bool], period_seconds: float, order: bool = False):
+        self.send, self.period, self.order = send, period_seconds, order
+        self._waiting: deque[np.ndarray] = deque()
         self._due: dict[str, float] = {}
 
     def _is_due(self, kind: str) -> bool:
@@ -58,6 +77,58 @@ class Reporter:
 
     def _send(self, kind: str, index: int, **values: float) -> bool:
         return self.send(encode(kind, index, values))
+
+    def send_waiting(self) -> bool:
+        """Send what waits, as far as there is room; whether nothing is left."""
+        while self._waiting and self.send(self._waiting[0]):
+            self._waiting.popleft()
+        return not self._waiting
+
+    def _send_in_order(self, index: int, **values: float) -> None:
+        self._waiting.append(encode("order", index, dict.fromkeys(FIELDS["order"], 0.0) | values))
+        self.send_waiting()
+
+    def acted(self, actor) -> None:
+        """An actor took a step."""
+        if self.order:
+            for shard, version in enumerate(actor.replica.versions):
+                self._send_in_order(
+                    actor.index,
+                    event=ACTED,
+                    shard=shard,
+                    global_update=version,
+                    sequence=actor.steps,
+                    total_frames=actor.total_frames,
+                )
+
+    def learned(self, learner) -> None:
+        """A learner computed the gradient of a minibatch."""
+        if self.order:
+            versions = zip(learner.online.versions, learner.target.versions, strict=True)
+            for shard, (version, target_version) in enumerate(versions):
+                self._send_in_order(
+                    learner.index,
+                    event=LEARNED,
+                    shard=shard,
+                    global_update=version,
+                    target_version=target_version,
+                    learner=learner.index,
+                    sequence=learner.updates,
+                )
+
+    def judged(self, server, *, learner: int, version: int, sequence: int, accepted: bool) -> None:
+        """A server applied a gradient, or did not."""
+        if self.order:
+            self._send_in_order(
+                server.index,
+                event=JUDGED,
+                shard=server.index,
+                global_update=version,
+                learner=learner,
+                sequence=sequence,
+                accepted=accepted,
+                learning_rate=server.learning_rates()[0],
+            )
 
     def episode(self, actor, simulator: int) -> None:
         """A simulator of ``actor`` finished an episode: its raw, unclipped return."""
@@ -102,6 +173,7 @@ class Reporter:
 
     def server(self, server) -> None:
         """A server's counts and rates."""
+        self.send_waiting()
         if self._is_due("parameter_server"):
             learning_rate, effective_rate = server.learning_rates()
             self._send(
@@ -122,6 +194,9 @@ class Reporter:
             if role.kind in report:
                 self._due.clear()
                 report[role.kind](role)
+        # A server goes on stepping, and so does the monitor, which may be on its rank.
+        while not self.send_waiting() and not any(role.kind == "parameter_server" for role in roles):
+            time.sleep(0.001)
 
     def evaluation(self, index: int, **values: float) -> None:
         """A finished evaluation."""

@@ -71,6 +71,8 @@ class Sample(NamedTuple):
     accepted: float
     staleness: float
     trained: float
+    acted: float
+    """agent steps as the actors told them, as late as what learners tell"""
 
 
 class Monitor:
@@ -184,6 +186,9 @@ class Monitor:
             return
         if kind == "gradient":
             self.gradients[index, values["fate"], values["delay_updates"]] += values["count"]
+            return
+        if kind == "order":
+            self._log("order", {"wall_seconds": self.wall_seconds(), "index": index, **values})
             return
         if kind == "evaluator":
             self._log("evaluations", {"wall_seconds": self.wall_seconds(), **values})
@@ -307,6 +312,7 @@ class Monitor:
             self._gain("parameter_server", "accepted"),
             self._gain("parameter_server", "staleness_sum"),
             self._gain("learner", "trained"),
+            self._gain("actor", "steps"),
         )
 
     def _measure(self, before: Sample) -> tuple[Sample, Progress]:
@@ -316,7 +322,7 @@ class Monitor:
         frames_per_second = (now.frames - before.frames) / seconds
         updates_per_second = (now.updates - before.updates) / seconds
         accepted = now.accepted - before.accepted
-        steps = (now.frames - before.frames) / self.frames_per_step
+        acted = now.acted - before.acted
         shards = self.members["parameter_server"]
         lately = now.seconds - self.heartbeat_seconds
         alive = {
@@ -338,7 +344,7 @@ class Monitor:
             gradients_dropped=round(self._sum("parameter_server", "dropped") / shards),
             learning_rate=self._mean("parameter_server", "learning_rate"),
             effective_rate=self._mean("parameter_server", "effective_rate"),
-            training_intensity=(now.trained - before.trained) / steps if steps else float("nan"),
+            training_intensity=(now.trained - before.trained) / acted if acted else float("nan"),
             replay_fill=self._mean("learner", "replay_fill"),
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),

@@ -18,7 +18,8 @@ from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
 
 HEADER_WORDS = 8
-"""int64 words before the gradient in a record; word 0 is the version of this shard that it was computed at"""
+"""int64 words before the gradient in a record; word 0 is the version of this shard that it was computed at, word 1 its
+number among the learner's minibatches"""
 MOST_DELAY_UPDATES = 2046
 """Longer delays are told to learners as this."""
 
@@ -98,16 +99,18 @@ class ParameterServer:
         for learner in waiting:
             if self.last_update and self.version >= self.last_update:
                 break
-            version, gradient = self._read(learner)
+            version, sequence, gradient = self._read(learner)
             staleness = self.version - version
             accepted = staleness <= self.staleness_bound
             verdicts[learner] = encode_verdict(accepted, staleness)
             if not accepted:  # (2)
                 self.dropped += 1
+                self.reporter.judged(self, learner=learner, version=version, sequence=sequence, accepted=False)
                 continue
             self.shard.grad = gradient
             set_learning_rate(self.optimizer, self.learning_rate(self.version))
             self.optimizer.step()  # (3)
+            self.reporter.judged(self, learner=learner, version=version, sequence=sequence, accepted=True)
             self.version += 1
             self.accepted += 1
             self.staleness_sum += staleness
@@ -129,11 +132,11 @@ class ParameterServer:
         if self._target_published != self.target_version and self.targets.publish(self.target, self.target_version):
             self._target_published = self.target_version
 
-    def _read(self, learner: int) -> tuple[int, torch.Tensor]:
-        """Version and gradient of a learner's oldest record, where it lies in the ring."""
+    def _read(self, learner: int) -> tuple[int, int, torch.Tensor]:
+        """Version, number and gradient of a learner's oldest record, where it lies in the ring."""
         record = self.gradients.oldest(learner)
         header, gradient = record[: 8 * HEADER_WORDS].view(np.int64), record[8 * HEADER_WORDS :].view(np.float32)
-        return int(header[0]), torch.from_numpy(gradient)
+        return int(header[0]), int(header[1]), torch.from_numpy(gradient)
 
     def learning_rates(self) -> tuple[float, float]:
         """The learning rate, and what it comes to (see :func:`hpcrl.algorithms.optimizers.learning_rates`)."""

@@ -134,6 +134,22 @@ TABLES: dict[str, dict[str, Column]] = {
         "delay_updates": Column("i4", "updates", "age at shard 0, up to 2046 (which stands for more); -1: not sent"),
         "count": Column("i8", "gradients", "such gradients since the rows before"),
     },
+    # With log.apply_order alone. The rows of one role are in the order of its events, one for each shard it looked at.
+    "order": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": Column("i8", "frames", "of all actors, as an actor knew it after it acted; else 0"),
+        "global_update": Column("i8", "updates", "version of the shard: held, or the gradient was computed at"),
+        "event": Column("i4", "1", "0 an actor acted, 1 a learner computed a gradient, 2 a server judged one"),
+        "index": Column("i4", "1", "index of that actor, learner or server"),
+        "shard": Column("i4", "1", "which shard"),
+        "target_version": Column("i8", "updates", "version of the shard's target that a learner held; else 0"),
+        "learner": Column("i4", "1", "whose gradient; an actor: 0"),
+        "sequence": Column(
+            "i8", "1", "number of the gradient among that learner's minibatches, or of the actor's step"
+        ),
+        "accepted": Column("i4", "1", "whether the server applied it; else 0"),
+        "learning_rate": Column("f8", "1", "at which it was applied; else 0"),
+    },
     "evaluations": {
         "wall_seconds": _WALL_SECONDS,
         "total_frames": _TOTAL_FRAMES,

@@ -85,3 +85,30 @@ def test_a_kind_reports_at_most_once_in_a_period_and_an_episode_always(monkeypat
         "global_update": 11,
     }
     assert len(sent) == 5
+
+
+def test_the_order_is_reported_only_where_it_is_asked_for_and_then_without_a_gap():
+    sent, room = [], [0]
+
+    def send(record):
+        if not room[0]:
+            return False
+        room[0] -= 1
+        sent.append(decode(record))
+        return True
+
+    Actor.replica.pull()
+    Actor.steps = 1
+    Reporter(send, 2.0).acted(Actor)
+    assert sent == []
+    reporter = Reporter(send, 2.0, order=True)
+    for step in range(5):
+        Actor.steps = step
+        room[0] += step == 3  # room for one, now and then
+        reporter.acted(Actor)
+    assert [values["sequence"] for _, _, values in sent] == [0]
+    assert not reporter.send_waiting()
+    room[0] = 100
+    assert reporter.send_waiting()
+    assert [values["sequence"] for _, _, values in sent] == [0, 1, 2, 3, 4]
+    assert sent[0][2]["global_update"] == 11

@@ -197,16 +197,19 @@ def test_counts_of_gradients_are_means_over_the_shards(make, clock):
 
 
 def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
-    """Transitions trained by all learners per agent step of all actors (a step is 4 frames here)."""
-    monitor = make(members={"parameter_server": 2, "actor": 1, "learner": 2})
-    for learner in (0, 1):
-        monitor.reports.push(learner, "learner", learner, trained=0)
+    """Transitions trained by all learners per agent step of all actors."""
+    monitor = make(members={"parameter_server": 2, "actor": 2, "learner": 2})
+    for index in (0, 1):
+        monitor.reports.push(index, "actor", index, steps=0)
+        monitor.reports.push(index, "learner", index, trained=0)
     later(monitor, clock, 10)
-    monitor.reports.push(0, "learner", 0, trained=320)
-    monitor.reports.push(1, "learner", 1, trained=160)
-    later(monitor, clock, 10, frames=400)
+    for index, (steps, trained) in enumerate(((60, 320), (40, 160))):
+        monitor.reports.push(index, "actor", index, steps=steps)
+        monitor.reports.push(index, "learner", index, trained=trained)
+    later(monitor, clock, 10, frames=999)
     monitor.reports.push(0, "learner", 0, trained=480)
-    later(monitor, clock, 10, frames=800)
+    monitor.reports.push(1, "actor", 1, steps=240)
+    later(monitor, clock, 10, frames=999)
     intensity = [row["training_intensity"] for row in monitor.runlog.of("progress")]
     assert np.isnan(intensity[0])
     assert intensity[1:] == [4.8, 0.8]
