@@ -70,11 +70,15 @@ def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str
 
 
 def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
-    """Whether the run goes on bit for bit, with the episodes in flight: one rank then and now, the same simulators."""
+    """Whether the run goes on bit for bit, with the episodes in flight: one rank then and now, the same simulators.
+
+    The old parameters that a virtual delay looks back on are in no checkpoint.
+    """
     then = checkpoint.attributes["config"]
     return (
         plan.layout == then["topology"]["layout"] == "serial"
         and config.env.simulators == then["env"]["simulators"]
+        and not config.learning.virtual_delay
         and any(owner.startswith("replay-") for owner in checkpoint.owners)
     )
 
