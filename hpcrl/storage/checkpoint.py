@@ -20,7 +20,15 @@ import numpy as np
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
 from hpcrl.storage.fault import fault_point
-from hpcrl.storage.hdf5 import fsync, open_file, plain_datasets, plain_group, reserve_space, storage_error
+from hpcrl.storage.hdf5 import (
+    fsync,
+    open_file,
+    plain_datasets,
+    plain_group,
+    release_space,
+    reserve_space,
+    storage_error,
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,7 @@ def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping
             for name, array in flat.items():
                 group.create_dataset(name, data=array)
             file.create_group(schema.ATTRIBUTES_GROUP).attrs.update(texts)
+        release_space(path)
         fsync(path)
         fault_point("state_written")
     except (OSError, RuntimeError) as error:

@@ -94,7 +94,7 @@ def reserve_space(file: h5py.File, num_bytes: int) -> None:
     """Make sure that a file can grow by so much, before HDF5 tries.
 
     HDF5 that meets a full disk loses data without a word, or crashes at exit. What is reserved and not used is
-    given back when the file is closed.
+    given back by `release_space`, when the file is closed.
 
     Raises
     ------
@@ -181,6 +181,13 @@ def _is_numbers(dtype: np.dtype) -> bool:
 
 def _refused(item: h5py.HLObject, expected: str, found: str) -> StorageError:
     return StorageError(f"{item.file.filename}: {item.name}: expected {expected}, found {found}")
+
+
+def release_space(path: Path) -> None:
+    """Cut off what `reserve_space` reserved of a closed file and HDF5 did not use."""
+    with open(path, "r+b") as stream:
+        superblock = stream.read(36)  # of version 2 or 3, which `_LIBVER` makes: the last 8 bytes are the file's end
+        stream.truncate(int.from_bytes(superblock[28:], "little"))
 
 
 def fsync(path: Path) -> None:

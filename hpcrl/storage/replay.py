@@ -14,7 +14,7 @@ import numpy as np
 from hpcrl.errors import StorageError
 from hpcrl.storage import codec, schema
 from hpcrl.storage.fault import fault_point
-from hpcrl.storage.hdf5 import fsync, open_file, plain_dataset, plain_group, reserve_space, storage_error
+from hpcrl.storage.hdf5 import fsync, open_file, plain_dataset, plain_group, release_space, reserve_space, storage_error
 
 CHUNK_RECORDS = 64
 """Least records of a chunk; it has more of them where frames are small."""
@@ -104,6 +104,7 @@ class ReplayCut:
                 file.attrs.update(schema.header("replay") | self.shape._asdict() | {schema.SLOTS: self._slots})
                 outcomes = self._write_frames(file)
                 self._write_fields(file, outcomes)
+            release_space(path)
             fsync(path)
             fault_point("replay_written")
         except (OSError, RuntimeError) as error:

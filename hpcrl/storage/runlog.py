@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
-from hpcrl.storage.hdf5 import open_file, reserve_space, storage_error
+from hpcrl.storage.hdf5 import open_file, release_space, reserve_space, storage_error
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +112,7 @@ class RunLog:
         if self._file is not None:
             try:
                 self._file.close()
+                release_space(self.path)
             except (OSError, RuntimeError) as error:
                 raise storage_error("close", self.path, error) from error
 
