@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hpcrl.errors import StorageError
 from hpcrl.launch.sizes import num_parameters
 from hpcrl.launch.topology import Plan
 from hpcrl.roles.checkpointing import owner_name
-from hpcrl.storage.checkpoint import Checkpoint, read_state, state_path
+from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state, state_path
 
 FIXED_KEYS = ("network.kind", "network.hidden", "network.dueling")
 """Keys that decide what the parameters mean."""
@@ -36,6 +37,30 @@ def identity(config: Config, plan: Plan) -> dict[str, Any]:
             **{f"{kind}s": plan.num(kind) for kind in ("learner", "actor", "evaluator")},
         },
     }
+
+
+def find_checkpoint(config: Config, plan: Plan) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
+    """The checkpoint that a job in ``run.dir`` goes on from, if there is any, and those passed over, with the reason.
+
+    Called by the holder of the directory's lock. Nothing else was changed there yet: a mistaken run directory loses
+    nothing.
+
+    Raises
+    ------
+    StorageError
+        There are checkpoints, but none that can be used, or the newest is that of another network.
+    """
+    clean(config.run.dir)
+    newest, skipped = latest(config.run.dir)
+    if newest:
+        check_same_problem(newest, config, plan)
+    elif skipped:
+        reasons = "".join(f"\n  {path.name}: {why}" for path, why in skipped)
+        raise StorageError(
+            f"{config.run.dir} has checkpoints, but none that can be used; move them away to train from the beginning, "
+            f"or give another run.dir:{reasons}"
+        )
+    return newest, skipped
 
 
 def check_same_problem(checkpoint: Checkpoint, config: Config, plan: Plan) -> None:

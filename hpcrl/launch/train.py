@@ -143,8 +143,8 @@ def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan, hel
 
 
 def _prepare(config: Config, rank_map: Plan, held: ExitStack):
-    from hpcrl.launch.resume import check_same_problem
-    from hpcrl.storage import checkpoint, runlock, schema
+    from hpcrl.launch.resume import find_checkpoint
+    from hpcrl.storage import runlock, schema
 
     run_dir = config.run.dir
     unwritable = f"cannot write the run directory {run_dir}: %s; set run.dir or --run-dir to a place you may write"
@@ -153,16 +153,7 @@ def _prepare(config: Config, rank_map: Plan, held: ExitStack):
     except OSError as error:
         raise StorageError(unwritable % error.strerror) from error
     held.callback(runlock.acquire(run_dir).release)
-    checkpoint.clean(run_dir)
-    newest, skipped = checkpoint.latest(run_dir)
-    if newest:  # looked at before anything is changed: a mistaken run directory loses nothing
-        check_same_problem(newest, config, rank_map)
-    if skipped and newest is None:
-        reasons = "".join(f"\n  {path.name}: {why}" for path, why in skipped)
-        raise StorageError(
-            f"{run_dir} has checkpoints, but none that can be used; nothing was changed. Move them away to train from "
-            f"the beginning, or give another run.dir:{reasons}"
-        )
+    newest, skipped = find_checkpoint(config, rank_map)
     for path, why in skipped:
         print(f"hpcrl: warning: skipped checkpoint {path}: {why}", file=sys.stderr)
     try:

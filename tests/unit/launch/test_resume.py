@@ -7,7 +7,16 @@ import pytest
 
 from hpcrl.config import from_dict
 from hpcrl.errors import StorageError
-from hpcrl.launch.resume import check_same_problem, identity, is_exact, keeps_moments, load_shard, what_changed
+from hpcrl.launch.evaluate import newest_checkpoint
+from hpcrl.launch.resume import (
+    check_same_problem,
+    find_checkpoint,
+    identity,
+    is_exact,
+    keeps_moments,
+    load_shard,
+    what_changed,
+)
 from hpcrl.launch.topology import plan, shard_bounds
 from hpcrl.storage import checkpoint as checkpoints
 
@@ -104,8 +113,8 @@ def job(ranks=3, **changes):
     return config, plan(ranks, [0] * ranks, **topology, cores_per_node=4, gpus_per_node=0)
 
 
-def written_by(run_dir, config, rank_map, owners=("monitor-0",)):
-    directory = checkpoints.begin(run_dir, 5)
+def written_by(run_dir, config, rank_map, owners=("monitor-0",), update=5):
+    directory = checkpoints.begin(run_dir, update)
     for owner in owners:
         checkpoints.write_state(checkpoints.state_path(directory, owner), "monitor", {"returns": np.zeros(1)}, {})
     attributes = {"total_frames": 20, **identity(config, rank_map)}
@@ -185,3 +194,20 @@ def test_a_run_goes_on_exactly_only_in_one_rank_with_its_replay(then, now, owner
 
     checkpoint = written_by(tmp_path, *sized(then), owners=owners)
     assert is_exact(checkpoint, *sized(now)) == exact
+
+
+def test_a_run_whose_checkpoints_are_all_of_an_older_format_is_refused_with_what_to_do(tmp_path):
+    config, rank_map = job(run__dir=tmp_path)
+    assert find_checkpoint(config, rank_map) == (None, [])
+    older = written_by(tmp_path, config, rank_map)
+    assert find_checkpoint(config, rank_map) == (older, [])
+    manifest = older.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 2', '"version": 1'))
+    found = "expected 'manifest' version 2, found version 1, written by hpcrl"
+    with pytest.raises(StorageError, match=f"(?s)none that can be used; move them away .*{found}"):
+        find_checkpoint(config, rank_map)
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(StorageError, match=f"(?s)no checkpoint that can be used.*{found}"):
+        newest_checkpoint(tmp_path)
+    newer = written_by(tmp_path, config, rank_map, update=6)
+    assert find_checkpoint(config, rank_map)[0] == newer
