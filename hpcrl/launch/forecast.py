@@ -19,8 +19,8 @@ OPTIMIZER_BYTES = 75 * 10**6
 """What torch loads further for a server's first optimizer step."""
 REPLICA_VECTORS = 3
 """A network that follows the servers: parameters, gradients, and the initial parameters, which the allocator keeps."""
-LEARNER_VECTORS = 2
-"""What a learner's target adds: its parameters, and room for a copy in the arithmetic's dtype."""
+LEARNER_VECTORS = 3
+"""What a learner adds: its target, and gradients on their way (measured; in a bundle one more)."""
 ACTIVATIONS = 6
 """Memory of a learner's passes, in float32 copies of its minibatch."""
 
@@ -163,7 +163,7 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             private += OPTIMIZER_BYTES + max(2 * state, state + 2 * vector_bytes)
             shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
         elif role.kind == "learner":
-            vectors = LEARNER_VECTORS
+            vectors = LEARNER_VECTORS + ("actor" in kinds)
             if sizes.virtual_delay:  # the history, the newest, and a replica of its own
                 vectors += sizes.virtual_delay + 2 + (2 if "actor" in kinds else 0)
             batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes

@@ -12,13 +12,15 @@ from hpcrl.transport.protocol import CACHE_LINE, WORD, Add, Fetch, Get, Put
 from hpcrl.transport.waiting import Backoff, wait_for_all
 from hpcrl.transport.window import Window
 
-ADDS = 200
+ADDS = 100
 PATTERN_BYTES = 2**20
 LATENCY_ROUNDS = 200
 TRANSFER_BYTES, TRANSFERS = 8 * 2**20, 5
 ABSENT_SECONDS = 0.3
 """How long the target stays away from MPI in the test of progress."""
 CLOCK_ROUNDS = 20
+SERVING_SECONDS = 1e-4
+"""Longest sleep of a rank that waits while others may need it to serve their accesses."""
 
 
 def wrong_results(comm: MPI.Intracomm, flavour: str) -> list[str]:
@@ -35,9 +37,10 @@ def wrong_results(comm: MPI.Intracomm, flavour: str) -> list[str]:
     window = Window(comm, CACHE_LINE + PATTERN_BYTES, name="self-test", flavour=flavour)
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     seen = [window.word(Add(0, 1), 0) for _ in range(ADDS)]
-    window.start(Put(CACHE_LINE, _pattern(comm.rank)), after)
+    pattern = _pattern(comm.rank)  # must live until the flush
+    window.start(Put(CACHE_LINE, pattern), after)
     window.flush(after)
-    wait_for_all(comm)
+    wait_for_all(comm, SERVING_SECONDS)
     window.win.Sync()
     got = np.zeros(PATTERN_BYTES // WORD, np.int64)
     window.start(Get(CACHE_LINE, got), after)
@@ -47,9 +50,9 @@ def wrong_results(comm: MPI.Intracomm, flavour: str) -> list[str]:
         faults.append(f"atomic additions on windows by {flavour} were lost")
     if not np.array_equal(window.local[CACHE_LINE:].view(np.int64), _pattern(before)):
         faults.append(f"MPI_Put on windows by {flavour} left wrong data")
-    if not np.array_equal(got, _pattern(comm.rank)):
+    if not np.array_equal(got, pattern):
         faults.append(f"MPI_Get on windows by {flavour} returned wrong data")
-    wait_for_all(comm)
+    wait_for_all(comm, SERVING_SECONDS)
     window.free()
     return sorted({fault for found in comm.allgather(faults) for fault in found})
 
@@ -87,7 +90,7 @@ def measure(comm: MPI.Intracomm, flavour: str, where: str, partner: int) -> Wind
         comm.recv(source=0)
         comm.send(None, 0)
         time.sleep(ABSENT_SECONDS)
-    wait_for_all(comm)
+    wait_for_all(comm, SERVING_SECONDS)
     window.free()
     return result
 
@@ -136,5 +139,5 @@ def clock_skew(comm: MPI.Intracomm, places: list[Place]) -> float:
             for _ in range(CLOCK_ROUNDS):
                 comm.recv(source=0)
                 comm.send(time.time(), 0)
-    wait_for_all(comm)
+    wait_for_all(comm, SERVING_SECONDS)
     return largest

@@ -27,8 +27,11 @@ class Backoff:
         self.delay = min(max(2 * self.delay, 2e-5), self.longest)
 
 
-def wait_for_all(comm: MPI.Intracomm) -> None:
-    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited."""
-    request, backoff = comm.Ibarrier(), Backoff(comm, 0.01)
+def wait_for_all(comm: MPI.Intracomm, longest_seconds: float = 0.01) -> None:
+    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited.
+
+    One-sided accesses to a rank that waits here may be served only between its sleeps.
+    """
+    request, backoff = comm.Ibarrier(), Backoff(comm, longest_seconds)
     while not request.Test():
         backoff.wait()

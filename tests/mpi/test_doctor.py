@@ -36,6 +36,18 @@ def test_this_stack_is_fit(ranks):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(is_open_mpi(), reason="Open MPI has no setting that keeps ranks of one host from sharing memory")
+@pytest.mark.parametrize(
+    ("path", "needs_target"), [({"UCX_TLS": "tcp,self"}, True), ({"MPIR_CVAR_CH4_NETMOD": "ofi"}, False)]
+)
+def test_over_a_network_progress_is_judged_as_well(path, needs_target):
+    done = doctor(2, MPIR_CVAR_NOLOCAL="1", **path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("between nodes") >= 2
+    assert ("waits until its target calls MPI" in done.stdout) == needs_target
+    assert "differ by" in done.stdout
+
+
 @pytest.mark.parametrize("variable", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE" if not is_open_mpi() else "PMI_SIZE"])
 def test_accidental_singletons_are_unfit(variable):
     done = doctor(0, **{variable: "4"})

@@ -58,7 +58,7 @@ def test_memory_of_servers_and_bundles():
     assert server.private_bytes == process + OPTIMIZER_BYTES + VECTOR // 2 * (2 + 2) + 2 * VECTOR
     assert server.shared_bytes == VECTOR // 2 * (4 + 3 + 2)
     replay = 4 * (250 + 5) * 100
-    assert bundle.private_bytes == process + 5 * VECTOR + 25 * 32 * 5 * 100 + replay + 4 * 1000
+    assert bundle.private_bytes == process + 7 * VECTOR + 25 * 32 * 5 * 100 + replay + 4 * 1000
     assert bundle.shared_bytes == 0
     assert f.replay_bytes == 2 * replay
     (node,) = f.nodes
