@@ -1,6 +1,6 @@
 """Wiring: what every rank is made of, in one place. Collective calls happen here and in ``train`` only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -26,8 +26,9 @@ from hpcrl.launch.topology import Plan, Role, shard_bounds
 from hpcrl.networks import Replica, make_network, resolve_precision
 from hpcrl.roles.actor import Actor
 from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name, part
-from hpcrl.roles.display import make_display
+from hpcrl.roles.display import ROLE_NAMES, make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
+from hpcrl.roles.heartbeat import Attendance, Heartbeat
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.monitor import Monitor, Writer
@@ -61,6 +62,10 @@ class Job:
     checkpoint: Checkpoint | None
     resources: ExitStack
     stop_request: StopRequest
+    labels: Sequence[str]
+    """What each rank is called in messages."""
+    end: Callable[[str, int], None]
+    """``end(message, exit_code)`` ends all ranks at once."""
     wall_seconds: float = field(init=False)
 
     def __post_init__(self):
@@ -130,6 +135,15 @@ class Job:
         self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
+        self.beats = self.keep(
+            Counters(
+                comm,
+                owner=self.monitor_rank,
+                names=[str(rank) for rank in range(comm.size)],
+                window="beats",
+                flavour=config.server.window_flavour,
+            )
+        )
 
     @cached_property
     def delays(self) -> tuple[list[int], list[float]]:
@@ -175,6 +189,18 @@ class Job:
     def rng(self, role: str, index: int) -> np.random.Generator:
         """Random numbers of a role, none of which an earlier start of the run has drawn."""
         return generator(self.config.run.seed, role, index, self.start)
+
+    def heartbeat(self, beat: Callable[[], None], stall_seconds: float) -> Heartbeat:
+        """This rank's signs of life; ``beat`` is the watchdog's."""
+        return Heartbeat(
+            self.comm.rank,
+            beats=self.beats,
+            beat=beat,
+            labels=self.labels,
+            heartbeat_seconds=self.config.run.heartbeat_seconds,
+            stall_seconds=stall_seconds,
+            end=self.end,
+        )
 
     @cached_property
     def turn(self) -> Turn | None:
@@ -384,7 +410,15 @@ def make_monitor(job: Job, index: int) -> Monitor:
         patience_seconds=config.run.heartbeat_seconds,
         wait=job.deterministic,
     )
-    kinds = ("parameter_server", "learner", "actor")  # these report all the time
+    attendance = Attendance(
+        beats=job.beats,
+        labels=job.labels,
+        ranks={kind: job.plan.ranks_of(kind) for kind in ROLE_NAMES if job.plan.num(kind)},
+        needed=job.plan.needed(config.run.lock_step),
+        heartbeat_seconds=config.run.heartbeat_seconds,
+        stall_seconds=config.run.stall_seconds,
+        end=job.end,
+    )
     monitor = Monitor(
         name=config.run.name,
         run_dir=job.run_dir,
@@ -395,7 +429,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         keeper=keeper,
         runlog=runlog,
         display=make_display(config.log.display, period_seconds=config.log.period_seconds),
-        members={kind: job.plan.num(kind) for kind in kinds if job.plan.num(kind)},
+        attendance=attendance,
         frames_per_step=job.spec.frames_per_step,
         total_frames=config.run.total_frames,
         total_updates=config.run.total_updates,

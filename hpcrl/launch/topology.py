@@ -67,6 +67,19 @@ class Plan:
     def roles_of(self, rank: int) -> tuple[Role, ...]:
         return self.ranks[rank].roles
 
+    def needed(self, lock_step: bool) -> list[tuple[int, ...]]:
+        """Groups of ranks, of each of which at least one must be there for the job to go on.
+
+        Any one actor or learner can be done without, unless they act in lock step, where each waits for all. A node
+        of which no rank is there any more is not a rank that is stopped: it is down, or cut off from the others.
+        """
+        trainers = [self.ranks_of("learner"), self.ranks_of("actor")]
+        if lock_step:
+            trainers = [(rank,) for rank in sorted({*trainers[0], *trainers[1]})]
+        alone = [(rank,) for rank in (*self.ranks_of("parameter_server"), *self.ranks_of("monitor"))]
+        nodes = [tuple(r.rank for r in self.ranks if r.node == node) for node in sorted({r.node for r in self.ranks})]
+        return alone + trainers + [node for node in nodes if len(node) > 1]
+
     def memory_of(self, role: Role) -> int:
         """Index in ``memories`` of the one that a learner samples or an actor fills.
 

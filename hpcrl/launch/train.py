@@ -4,12 +4,14 @@ import contextlib
 import ctypes
 import logging
 import os
+import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,11 @@ from hpcrl.transport.waiting import Backoff, wait_for_all
 log = logging.getLogger(__name__)
 
 ABORT_DELAY_SECONDS = 0.5
+"""The launcher forwards what ranks print; what is still on its way when it hears of an abort, it drops."""
+LEAVE_SECONDS = 1.0
+"""How long the last of those ranks that answer may take to leave when others do not answer."""
+STAGGERED_RANKS = 5
+"""So many ranks wait each a second longer than the one before: the lowest that sees a stall says so for all."""
 CLOSING_KINDS = ("parameter_server", "state_writer", "monitor")
 """Roles that go on until the last checkpoint is written."""
 
@@ -60,13 +67,17 @@ def main(config: Config, command_line: Sequence[str]) -> int:
             if comm.rank == 0:
                 print(f"hpcrl: error: {error}", file=sys.stderr)
             return error.exit_code
-        place = f"rank {comm.rank} ({', '.join(map(str, rank_map.roles_of(comm.rank)))})"
+        place = _place(rank_map, comm.rank)
         threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
         with held:
-            return _train(comm, config, rank_map, checkpoint, " ".join(command_line), place, stop_request)
+            return _train(comm, config, rank_map, checkpoint, " ".join(command_line), events, stop_request)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _abort(comm, place, error, events)
         raise
+
+
+def _place(rank_map: Plan, rank: int) -> str:
+    return f"rank {rank} ({', '.join(map(str, rank_map.roles_of(rank)))})"
 
 
 def _on_all(comm: MPI.Intracomm, do: Callable[[], Any]) -> Any:
@@ -164,7 +175,7 @@ def _prepare(config: Config, rank_map: Plan, held: ExitStack):
     return newest
 
 
-def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, place: str, stop_request) -> int:
+def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, events, stop_request) -> int:
     import torch
 
     from hpcrl.launch.build import Job, make_roles
@@ -174,33 +185,50 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
     wait_for_all(comm)  # loading torch takes seconds, and longer where ranks share cores
-    watchdog = Watchdog(place, config.run.stall_seconds, comm.Abort)
+    labels = [f"{_place(rank_map, rank)} on {host}" for rank, host in enumerate(comm.allgather(socket.gethostname()))]
+    needed = rank_map.needed(config.run.lock_step)
+    end, stall_seconds = partial(_end_job, comm, events), config.run.stall_seconds + min(comm.rank, STAGGERED_RANKS)
+    watchdog = Watchdog(comm.rank, stall_seconds, needed=(comm.rank,) in needed, labels=labels, end=end)
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()
-    job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request)
+    job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request, labels, end)
     _log_here(comm, config, rank_map, checkpoint)
     roles = make_roles(job)
     wait_for_all(comm)  # from here on every shard is published
-    watchdog.beat()
+    heartbeat = job.heartbeat(watchdog.beat, stall_seconds)
     is_server = any(role.kind == "parameter_server" for role in roles)
     idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3)
-    loop.run(roles, over=job.stop, beat=watchdog.beat, backoff=idle, turn=job.turn)
-    watchdog.beat("closing")
+    loop.run(roles, over=job.stop, beat=heartbeat, backoff=idle, turn=job.turn)
     job.reporter.last_words(roles)
     job.counters.add("left", 1)
     closing = [role for role in roles if role.kind in CLOSING_KINDS]
     monitor = next((role for role in roles if role.kind == "monitor"), None)
     if monitor is not None:
-        monitor.close_when(lambda: job.counters.get("left") == comm.size)
-    loop.run(closing, over=lambda: job.counters.get("closed") == 1, beat=watchdog.beat, backoff=Backoff(comm, 0.01))
+        monitor.close_when_left(lambda: job.counters.get("left"))
+    loop.run(closing, over=lambda: job.counters.get("closed") == 1, beat=heartbeat, backoff=Backoff(comm, 0.01))
     finished = job.counters.get("stop") == FINISHED  # the same on every rank, whichever reason each met first
+    code = EXIT_FINISHED if finished else EXIT_STOPPED
+    watchdog.beat("waiting for the last ranks to end")
     if monitor is not None:
         monitor.end()
-    watchdog.beat("waiting for the last ranks to end")
-    wait_for_all(comm)
+        _see_all_off(comm, monitor.attendance, code)
+    else:
+        wait_for_all(comm)
     resources.close()
     watchdog.stop()
-    return EXIT_FINISHED if finished else EXIT_STOPPED
+    return code
+
+
+def _see_all_off(comm, attendance, code: int) -> None:
+    """The monitor's side of the last barrier. MPI cannot end without a rank that does not answer; an abort can."""
+    silent = attendance.silent
+    patience_seconds = LEAVE_SECONDS if silent else attendance.heartbeat_seconds
+    if wait_for_all(comm, patience_seconds=patience_seconds):
+        return
+    who = "; ".join(attendance.labels[rank] for rank in silent) or "some rank"
+    log.warning("everything is written; the job ends without %s, by an abort with exit code %d", who, code)
+    time.sleep(ABORT_DELAY_SECONDS)
+    comm.Abort(code)
 
 
 def _log_here(comm, config: Config, rank_map: Plan, checkpoint) -> None:
@@ -226,13 +254,14 @@ def _log_here(comm, config: Config, rank_map: Plan, checkpoint) -> None:
 def _abort(comm, place: str, error: BaseException, events: Path) -> None:
     """Say what happened, where, and end every rank."""
     if isinstance(error, HpcrlError):
-        message, code = f"hpcrl: error on {place}: {error}\n", error.exit_code
+        _end_job(comm, events, f"hpcrl: error on {place}: {error}\n", error.exit_code)
     else:
-        text = "".join(traceback.format_exception(error))
-        message, code = f"hpcrl: {place} failed:\n{text}", EXIT_FAULT
+        _end_job(comm, events, f"hpcrl: {place} failed:\n{''.join(traceback.format_exception(error))}", EXIT_FAULT)
+
+
+def _end_job(comm, events: Path, message: str, code: int) -> None:
     os.write(2, message.encode())
     with contextlib.suppress(OSError), open(events, "a") as file:
         file.write(message)
-    # The launcher forwards what ranks print; what is still on its way when it hears of an abort, it drops.
     time.sleep(ABORT_DELAY_SECONDS)
     comm.Abort(code)

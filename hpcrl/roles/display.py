@@ -50,7 +50,7 @@ class Progress:
     eta_seconds: float = math.nan
     """Time to the end of the run; NaN where it has none or it is not known yet."""
     alive: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """For each kind of role: how many were heard of lately, and how many there are."""
+    """For each kind of role: how many give signs of life, and how many there are."""
     total_frames_goal: int = 0
     """Emulator frames after which the run ends; 0 for no such end."""
     total_updates_goal: int = 0
@@ -71,9 +71,9 @@ class Progress:
         return min(max(parts), 1.0) if parts else None
 
     def missing(self) -> list[str]:
-        """Return ``"actors 3/4"`` for each kind of role of which some were not heard of lately."""
+        """Return ``"actors alive 3/4"`` for each kind of role of which some are silent."""
         return [
-            f"{ROLE_NAMES.get(kind, kind)} {alive}/{expected}"
+            f"{ROLE_NAMES[kind]} alive {alive}/{expected}"
             for kind, (alive, expected) in self.alive.items()
             if alive < expected
         ]
@@ -186,7 +186,7 @@ def line(progress: Progress) -> str:
         f"replay {percent(progress.replay_fill)}",
     ]
     if progress.missing():
-        parts.append("alive: " + ", ".join(progress.missing()))
+        parts.append(", ".join(progress.missing()))
     return " | ".join(parts)
 
 

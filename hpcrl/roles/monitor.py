@@ -14,6 +14,7 @@ import numpy as np
 from hpcrl.errors import StorageError
 from hpcrl.roles.checkpointing import CheckpointKeeper
 from hpcrl.roles.display import Progress
+from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.metrics import decode
 from hpcrl.roles.stopping import StopFlag
 from hpcrl.storage import schema
@@ -90,8 +91,8 @@ class Monitor:
     runlog : RunLog
     display
         Has ``update(progress)`` and ``close()``.
-    members : dict
-        Role kind to how many of it there are.
+    attendance : Attendance
+        Who gives signs of life.
     frames_per_step, total_frames, total_updates, time_limit_seconds
         Unit of the counts and the ends of the run; 0 for none.
     period_seconds : float
@@ -114,7 +115,7 @@ class Monitor:
         keeper: CheckpointKeeper,
         runlog: RunLog,
         display,
-        members: dict[str, int],
+        attendance: Attendance,
         frames_per_step: int,
         total_frames: int,
         total_updates: int,
@@ -126,7 +127,7 @@ class Monitor:
     ):
         self.name, self.run_dir, self.reports, self.counters, self.stop = name, run_dir, reports, counters, stop
         self.writer, self.keeper, self.runlog, self.display = writer, keeper, runlog, display
-        self.members, self.frames_per_step = members, frames_per_step
+        self.attendance, self.frames_per_step = attendance, frames_per_step
         self.total_frames, self.total_updates, self.time_limit = total_frames, total_updates, time_limit_seconds
         self.log_seconds, self.checkpoint_seconds, self.heartbeat_seconds = (
             log_seconds,
@@ -141,10 +142,9 @@ class Monitor:
         self.first: dict[tuple[str, int], dict[str, float]] = {}
         self.last: dict[tuple[str, int], dict[str, float]] = {}
         """first and newest report of each role in this start of the run; counts go on over restarts"""
-        self.heard = {(kind, index): self.began for kind, count in members.items() for index in range(count)}
         self.progress: Progress | None = None
         self._next_tick = self._next_drain = 0.0
-        self._all_left: Callable[[], bool] | None = None
+        self._num_left: Callable[[], int] | None = None
         self._last_checkpoint_begun = self._showing = False
         self._next_row, self._next_checkpoint = self.began + log_seconds, self.began + checkpoint_seconds
         self._start = self._sample()
@@ -165,8 +165,9 @@ class Monitor:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._tick()
+        self.attendance.look()
         self.keeper.step()
-        if self._all_left is not None:
+        if self._num_left is not None:
             self._close()
         return heard
 
@@ -202,7 +203,6 @@ class Monitor:
             self.keeper.evaluated(int(values["global_update"]), values["mean_return"], int(values["episodes"]))
         self.first.setdefault((kind, index), values)
         self.last[kind, index] = values
-        self.heard[kind, index] = time.monotonic()
 
     def _log(self, table: str, row: dict[str, float]) -> None:
         try:
@@ -234,12 +234,12 @@ class Monitor:
             self.keeper.begin(self.counters.get("global_update"))
         self._look_for_the_end()
 
-    def close_when(self, all_left: Callable[[], bool]) -> None:
-        """The run is over: write the last checkpoint as soon as ``all_left()``, then let everyone go.
+    def close_when_left(self, num_left: Callable[[], int]) -> None:
+        """The run is over: write the last checkpoint as soon as all ranks have left, then let everyone go.
 
-        A rank that has not left within ``heartbeat_seconds`` (it is stopped, or hangs) is not waited for.
+        A rank that is silent is not waited for, nor is one that has not left within ``heartbeat_seconds``.
         """
-        self._all_left, self._patience_ends = all_left, time.monotonic() + self.heartbeat_seconds
+        self._num_left, self._patience_ends = num_left, time.monotonic() + self.heartbeat_seconds
 
     def _close(self) -> None:
         if self._last_checkpoint_begun:
@@ -248,6 +248,9 @@ class Monitor:
         elif not self.keeper.busy and (self._all_left() or self._out_of_patience()):
             self.keeper.begin(self.counters.get("global_update"))
             self._last_checkpoint_begun = True
+
+    def _all_left(self) -> bool:
+        return self._num_left() + len(self.attendance.expendable()) >= len(self.attendance.labels)
 
     def _out_of_patience(self) -> bool:
         late = time.monotonic() > self._patience_ends
@@ -323,12 +326,7 @@ class Monitor:
         updates_per_second = (now.updates - before.updates) / seconds
         accepted = now.accepted - before.accepted
         acted = now.acted - before.acted
-        shards = self.members["parameter_server"]
-        lately = now.seconds - self.heartbeat_seconds
-        alive = {
-            kind: (sum(t > lately for (k, _), t in self.heard.items() if k == kind), count)
-            for kind, count in self.members.items()
-        }
+        shards = len(self.attendance.ranks["parameter_server"])
         progress = Progress(
             wall_seconds=self.wall_seconds(),
             total_frames=now.frames,
@@ -349,7 +347,7 @@ class Monitor:
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),
             eta_seconds=self._eta(now, frames_per_second, updates_per_second),
-            alive=alive,
+            alive=self.attendance.alive(),
             total_frames_goal=self.total_frames,
             total_updates_goal=self.total_updates,
             run_dir=self.run_dir,

@@ -19,13 +19,23 @@ class Counters:
         Rank that holds the words; it should do nothing but serve.
     names : sequence of str
         The words. All start at zero.
+    window : str
+        Name of the window, for messages.
     """
 
-    def __init__(self, comm: MPI.Intracomm, *, owner: int, names: Sequence[str], flavour: str = "allocate"):
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        owner: int,
+        names: Sequence[str],
+        window: str = "counters",
+        flavour: str = "allocate",
+    ):
         self.owner = owner
         self.offsets = {name: i * WORD for i, name in enumerate(names)}
         nbytes = round_up(len(names) * WORD) if comm.rank == owner else 0
-        self.window = Window(comm, nbytes, name="counters", flavour=flavour)
+        self.window = Window(comm, nbytes, name=window, flavour=flavour)
 
     def get(self, name: str) -> int:
         """Value of a counter."""

@@ -1,5 +1,6 @@
 """How to wait: ranks share cores, so nobody spins. Without NumPy, as ranks already wait before it may be loaded."""
 
+import math
 import time
 
 from mpi4py import MPI
@@ -27,11 +28,16 @@ class Backoff:
         self.delay = min(max(2 * self.delay, 2e-5), self.longest)
 
 
-def wait_for_all(comm: MPI.Intracomm, longest_seconds: float = 0.01) -> None:
-    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited.
+def wait_for_all(comm: MPI.Intracomm, longest_seconds: float = 0.01, *, patience_seconds: float = math.inf) -> bool:
+    """A barrier that sleeps: ranks that wait leave their cores to those that are awaited; whether all came in time.
 
-    One-sided accesses to a rank that waits here may be served only between its sleeps.
+    One-sided accesses to a rank that waits here may be served only between its sleeps. A rank that runs out of
+    patience cannot use ``comm`` in order again.
     """
     request, backoff = comm.Ibarrier(), Backoff(comm, longest_seconds)
+    deadline = time.monotonic() + patience_seconds
     while not request.Test():
+        if time.monotonic() > deadline:
+            return False
         backoff.wait()
+    return True

@@ -1,37 +1,53 @@
-"""A thread that ends a rank which no longer makes progress."""
+"""A thread that watches over the main thread of its own rank."""
 
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 from hpcrl.errors import EXIT_STALLED
+from hpcrl.transport.window import Window
 
-ABORT_SECONDS = 2.0
-"""How long an abort may take before the process leaves by itself."""
+START_SECONDS = 120.0
+"""Least limit before the first beat: imports, windows and a checkpoint to read may take longer than any step later."""
+END_SECONDS = 10.0
+"""How long ending the job may take before the process leaves by itself."""
 
 
 class Watchdog:
-    """Ends the process when the main thread has not called :meth:`beat` for ``limit_seconds``.
+    """Says where the main thread stands when it has not called :meth:`beat` for ``limit_seconds``; may end the job.
 
-    A call blocked inside MPI never returns to Python, and a rank that hangs in it keeps every other rank hanging, so
-    the rank says where it stands and leaves without clean-up; the launcher then ends the job.
+    It ends the job if the job needs this rank, or if the main thread is blocked in MPI: such a call never returns to
+    Python, and what it waits for is a rank or a link that others need as well. A rank that hangs elsewhere, say in a
+    simulator, stops nobody else.
 
     Parameters
     ----------
-    label : str
-        Rank and roles, for the message.
+    rank : int
     limit_seconds : float
         Longest time between two beats.
-    abort : callable
-        ``MPI.COMM_WORLD.Abort``: ends all ranks with an exit code.
+    needed : bool
+        Whether the job cannot go on without this rank.
+    labels : sequence of str
+        What each rank is called.
+    end : callable
+        ``end(message, exit_code)`` ends all ranks.
     """
 
-    def __init__(self, label: str, limit_seconds: float, abort: Callable[[int], None]):
-        self.label, self.limit, self.abort = label, limit_seconds, abort
-        self.last = time.monotonic()
+    def __init__(
+        self,
+        rank: int,
+        limit_seconds: float,
+        *,
+        needed: bool,
+        labels: Sequence[str],
+        end: Callable[[str, int], None],
+    ):
+        self.rank, self.limit, self.needed, self.labels, self.end = rank, limit_seconds, needed, labels, end
+        self.beats = 0
         self.doing = "starting"
         self._main = threading.main_thread().ident
         self._over = threading.Event()
@@ -39,7 +55,7 @@ class Watchdog:
 
     def beat(self, doing: str = "its training loop") -> None:
         """Say that the main thread is alive, and what it does next."""
-        self.last = time.monotonic()
+        self.beats += 1
         self.doing = doing
 
     def stop(self) -> None:
@@ -47,17 +63,39 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(min(1.0, self.limit / 4)):
-            silent = time.monotonic() - self.last
-            if silent > self.limit:
-                frame = sys._current_frames().get(self._main)
-                where = "".join(traceback.format_stack(frame)) if frame else "(no Python frame)\n"
-                os.write(
-                    2,
-                    f"hpcrl: {self.label} made no progress for {silent:.0f} s in {self.doing} "
-                    f"(run.stall_seconds = {self.limit:g}); it stood at:\n{where}".encode(),
-                )
-                # Only an abort hands its code to the launcher for sure; but MPI itself may be what hangs.
-                threading.Thread(target=self.abort, args=(EXIT_STALLED,), daemon=True).start()
-                time.sleep(ABORT_SECONDS)
-                os._exit(EXIT_STALLED)
+        # Counted in own waits, not by the clock: a process that was stopped and goes on is not late.
+        period = min(1.0, self.limit / 8)
+        seen, silent, told = 0, 0.0, False
+        while not self._over.wait(period):
+            if self.beats != seen:
+                seen, silent, told = self.beats, 0.0, False
+                continue
+            silent += period
+            if silent > (self.limit if self.beats else max(self.limit, START_SECONDS)) and not told:
+                told = True
+                self._act(silent)
+
+    def _act(self, silent: float) -> None:
+        frame = sys._current_frames().get(self._main)
+        blocked = frame is not None and "MPI" in frame.f_globals  # only modules that call MPI import it
+        text = (
+            f"hpcrl: {self.labels[self.rank]} made no progress for {silent:.0f} s in {self.doing}"
+            f"{self._awaited(frame) if blocked else ''} (run.stall_seconds); it stood at:\n"
+            f"{''.join(traceback.format_stack(frame))}"
+        )
+        if not (self.needed or blocked):
+            os.write(2, f"{text}The other ranks go on without it.\n".encode())
+            return
+        # Only an abort hands its code to the launcher for sure; but MPI itself may be what hangs.
+        threading.Thread(target=self.end, args=(text, EXIT_STALLED), daemon=True).start()
+        time.sleep(END_SECONDS)
+        os._exit(EXIT_STALLED)
+
+    def _awaited(self, frame: FrameType | None) -> str:
+        """Window and rank that the main thread waits for, where that can be seen."""
+        while frame is not None:
+            window, rank = frame.f_locals.get("self"), frame.f_locals.get("rank")
+            if isinstance(window, Window) and rank is not None:
+                return f", waiting for {self.labels[rank]} in window {window.name!r}"
+            frame = frame.f_back
+        return ""

@@ -3,11 +3,12 @@
 import contextlib
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpcrl.errors import StorageError
@@ -59,21 +60,29 @@ def train(ranks: int, config, run_dir, *overrides: str, timeout: float = 120.0, 
 @contextlib.contextmanager
 def training_job(ranks: int, config, run_dir: Path, *overrides: str) -> Iterator[subprocess.Popen]:
     """A job that is training: its updates have begun, and a row of progress says so. Killed on the way out."""
-    command = [mpiexec(), "-n", ranks, sys.executable, "-m", "hpcrl", "train", config, "--run-dir", run_dir]
-    command += [part for override in overrides for part in ("--set", override)]
-    job = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
+    job, files = start_training(ranks, config, run_dir, *overrides), set()
     try:
         deadline = time.monotonic() + 90
         while not _updates(run_dir):
             assert time.monotonic() < deadline, "the job did not begin to train"
             assert job.poll() is None, job.communicate()
             time.sleep(0.2)
+        files = shared_memory(rank_pids(job))
         yield job
     finally:
         job.kill()
         job.communicate()
+        left = left_in_shared_memory(files)
+    assert not left
+
+
+def start_training(ranks: int, config, run_dir: Path, *overrides: str) -> subprocess.Popen:
+    """Start ``hpcrl train`` under the launcher; overrides are ``key=value``."""
+    command = [mpiexec(), "-n", ranks, sys.executable, "-m", "hpcrl", "train", config, "--run-dir", run_dir]
+    command += [part for override in overrides for part in ("--set", override)]
+    return subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
 
 
 def _updates(run_dir: Path) -> int:
@@ -84,7 +93,7 @@ def _updates(run_dir: Path) -> int:
 
 
 def rank_pids(job: subprocess.Popen) -> list[int]:
-    """Process ids of the ranks of a job, lowest first."""
+    """Process ids of the ranks of a job, lowest first; fewer than all while it starts or ends."""
 
     def descendants(pid: int) -> list[int]:
         tasks = Path(f"/proc/{pid}/task").iterdir()
@@ -94,4 +103,27 @@ def rank_pids(job: subprocess.Popen) -> list[int]:
     def is_rank(pid: int) -> bool:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(sys.executable.encode())
 
-    return sorted(pid for pid in descendants(job.pid) if is_rank(pid))
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return sorted(pid for pid in descendants(job.pid) if is_rank(pid))
+    return []
+
+
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """Files in /dev/shm that these processes map now."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found |= set(re.findall(r"/dev/shm/\S+", Path(f"/proc/{pid}/maps").read_text()))
+    return found
+
+
+def left_in_shared_memory(files: Iterable[str]) -> list[str]:
+    """Those of the files of an ended job that are still there, which are removed now.
+
+    A job of MPICH that was killed or aborted leaves a file of some megabytes, in which its ranks first met; that one
+    is not reported, since nothing of hpcrl runs any more that could remove it. Windows never stay.
+    """
+    left = [path for path in files if os.path.exists(path)]
+    for path in left:
+        os.unlink(path)
+    return [path for path in left if not path.startswith("/dev/shm/mpich_shm_")]

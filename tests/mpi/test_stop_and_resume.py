@@ -1,6 +1,5 @@
 """A run stops cleanly when asked, in whatever way, and the same command goes on where it stopped."""
 
-import contextlib
 import os
 import signal
 import time
@@ -55,25 +54,6 @@ def test_a_signal_to_one_rank_stops_all(job):
     process, run_dir = job
     os.kill(rank_pids(process)[-1], signal.SIGUSR2)
     _assert_stopped(process, run_dir)
-
-
-def test_a_stopped_bundle_does_not_keep_the_checkpoint_of_a_clean_stop_waiting(tmp_path):
-    limits = ["run.heartbeat_seconds=2.0", "run.stall_seconds=8.0"]
-    with training_job(4, CONFIG, tmp_path / "run", *limits) as process:
-        frozen = rank_pids(process)[-1]
-        os.kill(frozen, signal.SIGSTOP)
-        try:
-            assert run_ranks(0, ["-m", "hpcrl", "stop", tmp_path / "run"]).returncode == 0
-            _, err = process.communicate(timeout=60)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(frozen, signal.SIGKILL)
-        assert "some rank has not left its work" in err
-        assert "waiting for the last ranks to end" in err  # the watchdog of those that did stop
-        assert process.returncode != 0  # the launcher may report the rank that it had to kill instead of code 70
-        checkpoint, skipped = latest(tmp_path / "run")
-        assert checkpoint.global_update > 0
-        assert not skipped
 
 
 def test_the_run_log_can_be_read_while_the_run_is_going(job):

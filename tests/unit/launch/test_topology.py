@@ -200,6 +200,20 @@ def test_describe():
     )
 
 
+def test_any_one_trainer_can_be_done_without_but_not_in_lock_step():
+    rank_map = make(6, servers=2, monitor="own")
+    trainers = rank_map.ranks_of("actor")
+    alone = [(rank,) for rank in (*rank_map.ranks_of("parameter_server"), *rank_map.ranks_of("monitor"))]
+    assert len(trainers) == 3
+    node = tuple(range(6))
+    assert rank_map.needed(lock_step=False) == [*alone, trainers, trainers, node]
+    assert rank_map.needed(lock_step=True) == [*alone, *((rank,) for rank in trainers), node]
+
+
+def test_a_node_cannot_be_done_without_where_it_holds_more_than_one_rank():
+    assert make(6, nodes=[0, 0, 0, 1, 1, 2]).needed(lock_step=False)[-2:] == [(0, 1, 2), (3, 4)]
+
+
 def test_lane_capacity_divides_over_all_simulators_of_the_memory():
     memory = Memory((0,), (0, 1, 2), 0)
     assert lane_capacity(memory, capacity_steps=1000, simulators=2, shortest_steps=14) == 166

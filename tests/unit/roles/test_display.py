@@ -133,7 +133,7 @@ def test_plain_line_is_one_line_with_units():
         "4,938 frames/s, 1,234 steps/s, 55.31 updates/s | "
         "return -3.42 (last 100), epsilon 0.873, loss 0.0123, mean Q 1.23 | "
         "gradients 123,456 accepted, 321 dropped, staleness 1.23 updates | replay 45.3% | "
-        "alive: actors 3/4"
+        "actors alive 3/4"
     )
 
 

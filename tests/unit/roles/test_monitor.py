@@ -82,6 +82,24 @@ class Display:
         self.closed.append(progress)
 
 
+class Attending:
+    """Three ranks: two servers, the first with the monitor, and an actor."""
+
+    ranks, labels = {"parameter_server": (0, 1), "actor": (2,)}, ("rank 0", "rank 1", "rank 2")
+
+    def __init__(self):
+        self.silent = set()
+
+    def look(self):
+        pass
+
+    def alive(self):
+        return {kind: (len(set(ranks) - self.silent), len(ranks)) for kind, ranks in self.ranks.items()}
+
+    def expendable(self):
+        return self.silent
+
+
 class AtOnce:
     """A writer that does everything at once, or, held up, nothing."""
 
@@ -117,7 +135,7 @@ def make(clock, tmp_path):
             "keeper": Keeper(),
             "runlog": RunLog(),
             "display": Display(),
-            "members": {"parameter_server": 2, "actor": 1},
+            "attendance": Attending(),
             "frames_per_step": 4,
             "total_frames": 0,
             "total_updates": 0,
@@ -198,7 +216,7 @@ def test_counts_of_gradients_are_means_over_the_shards(make, clock):
 
 def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
     """Transitions trained by all learners per agent step of all actors."""
-    monitor = make(members={"parameter_server": 2, "actor": 2, "learner": 2})
+    monitor = make()
     for index in (0, 1):
         monitor.reports.push(index, "actor", index, steps=0)
         monitor.reports.push(index, "learner", index, trained=0)
@@ -244,11 +262,11 @@ def test_evaluations_are_logged(make, clock, caplog):
 
 def test_it_tells_who_is_alive(make, clock):
     monitor = make()
-    monitor.reports.push(0, "parameter_server", 0)
-    later(monitor, clock, 25)
+    later(monitor, clock, 1)
     assert monitor.progress.alive == {"parameter_server": (2, 2), "actor": (1, 1)}
-    later(monitor, clock, 10)
-    assert monitor.progress.alive == {"parameter_server": (1, 2), "actor": (0, 1)}
+    monitor.attendance.silent.add(2)
+    later(monitor, clock, 1)
+    assert monitor.progress.alive == {"parameter_server": (2, 2), "actor": (0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -295,11 +313,11 @@ def test_checkpoints_come_every_period_until_the_stop(make, clock):
 
 
 def test_the_last_checkpoint_waits_for_all_and_all_wait_for_it(make, clock):
-    monitor, left = make(), [False]
-    monitor.close_when(lambda: left[0])
+    monitor, left = make(), [2]
+    monitor.close_when_left(lambda: left[0])
     later(monitor, clock, 1)
     assert monitor.keeper.begun == []
-    left[0] = True
+    left[0] = 3
     monitor.keeper.busy = True  # one of before is still under way
     later(monitor, clock, 1)
     assert monitor.keeper.begun == []
@@ -319,7 +337,7 @@ def test_the_last_checkpoint_waits_for_all_and_all_wait_for_it(make, clock):
 
 def test_a_rank_that_never_leaves_does_not_keep_the_last_checkpoint_waiting(make, clock, caplog):
     monitor = make()
-    monitor.close_when(lambda: False)
+    monitor.close_when_left(lambda: 2)
     later(monitor, clock, monitor.heartbeat_seconds - 1)
     assert monitor.keeper.begun == []
     later(monitor, clock, 2)
@@ -329,6 +347,17 @@ def test_a_rank_that_never_leaves_does_not_keep_the_last_checkpoint_waiting(make
     monitor.keeper.busy = False
     later(monitor, clock, 1)
     assert monitor.counters.get("closed") == 1
+
+
+def test_a_silent_rank_is_not_waited_for(make, clock):
+    monitor, left = make(), [1]
+    monitor.attendance.silent.add(2)
+    monitor.close_when_left(lambda: left[0])
+    later(monitor, clock, 1)
+    assert monitor.keeper.begun == []
+    left[0] = 2
+    later(monitor, clock, 1)
+    assert monitor.keeper.begun == [100]
 
 
 def test_at_the_end_the_last_row_is_written_and_everything_closed(make, clock):
