@@ -206,6 +206,9 @@ class LearningConfig(Section):
     )
     rmsprop_decay: Float = Field(0.95, ge=0, lt=1, description="rmsprop: decay of the running averages")
     rmsprop_centered: Bool = Field(True, description="rmsprop: divide by the variance rather than the second moment")
+    rmsprop_epsilon_inside_root: Bool = Field(
+        True, description="rmsprop: epsilon is added under the root, as in the published DQN, not to it, as in torch"
+    )
     adam_betas: tuple[Annotated[Float, Field(ge=0, lt=1)], Annotated[Float, Field(ge=0, lt=1)]] = Field(
         (0.9, 0.999), description="adam: decay of the first and second moment"
     )

@@ -72,17 +72,25 @@ def make_optimizer(
     initial_accumulator: float = 0.0,
     rmsprop_decay: float = 0.95,
     rmsprop_centered: bool = True,
+    rmsprop_epsilon_inside_root: bool = False,
     adam_betas: tuple[float, float] = (0.9, 0.999),
 ) -> torch.optim.Optimizer:
     """``"sgd"``, ``"rmsprop"``, ``"adagrad"`` (Gorila's) or ``"adam"`` on one flat float32 parameter.
 
-    ``epsilon`` stands outside the root, as in torch. Fused kernels are used where torch has them for this device.
+    ``epsilon`` stands outside the root, as in torch, unless RMSProp's is to stand inside. Fused kernels are used where
+    torch has them for this device.
     """
     if name == "sgd":
         return torch.optim.SGD([shard], lr=learning_rate, momentum=momentum, fused=True)
     if name == "rmsprop":
         return RMSprop(
-            [shard], lr=learning_rate, alpha=rmsprop_decay, eps=epsilon, centered=rmsprop_centered, momentum=momentum
+            [shard],
+            lr=learning_rate,
+            alpha=rmsprop_decay,
+            eps=epsilon,
+            centered=rmsprop_centered,
+            epsilon_inside_root=rmsprop_epsilon_inside_root,
+            momentum=momentum,
         )
     if name == "adagrad":
         return torch.optim.Adagrad(

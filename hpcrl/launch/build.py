@@ -229,6 +229,7 @@ def make_server(job: Job, index: int) -> ParameterServer:
         initial_accumulator=learning.adagrad_initial_accumulator,
         rmsprop_decay=learning.rmsprop_decay,
         rmsprop_centered=learning.rmsprop_centered,
+        rmsprop_epsilon_inside_root=learning.rmsprop_epsilon_inside_root,
         adam_betas=learning.adam_betas,
     )
     server = ParameterServer(
