@@ -41,7 +41,10 @@ def find_mpiexec() -> list[str]:
 def environment() -> dict[str, str]:
     """This process's environment for a job of its own on this machine, with the program's own number of threads."""
     prefixes = ("PMI", "OMPI_", "SLURM_", "PRTE_", "HYDRA", "OMP_", "MKL_NUM", "OPENBLAS_NUM")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    settings = ("OMPI_MCA_", "PRTE_MCA_")  # the user's, as MPICH's all are
+    kept = {
+        name: value for name, value in os.environ.items() if name.startswith(settings) or not name.startswith(prefixes)
+    }
     return {
         **kept,
         "CUDA_VISIBLE_DEVICES": "",

@@ -1,8 +1,8 @@
 """The ranks of ``hpcrl bench transport``: ours and the bare calls in turn, over the same windows.
 
-``python -m hpcrl.bench._transport_ranks PARAMETERS``, under mpiexec: the last rank is the client, all others are
-servers, which wait as those of a training job do. The client prints one line, `MARK` and then as JSON
-``{row: [[ours, bare], ...]}``: seconds of one call, for each pair.
+``python -m hpcrl.bench._transport_ranks PARAMETERS PART...``, under mpiexec: the last rank is the client, all others
+are servers, which wait as those of a training job do. Parts are methods of `Bench`. The client prints one line, `MARK`
+and then as JSON ``{row: [[ours, bare], ...]}``: seconds of one call, for each pair.
 """
 
 import json
@@ -25,8 +25,8 @@ PAIR_BYTES = 1e8
 MOST_REPEATS = 15
 UPDATE_PARAMETERS = 3e7
 """Updates are repeated until about so many parameters were updated."""
-HEADER_BYTES = 64
-RECORD_WORDS, RING_RECORDS, BATCH_RECORDS, BATCHES, SINGLES = 8, 4096, 512, 20, 100
+HEADER_BYTES, PAUSE_SECONDS = 64, 3e-3
+RECORD_WORDS, RING_RECORDS, BATCH_RECORDS, BATCHES, SINGLES = 8, 4096, 512, 20, 500
 ADDITIONS = 100
 
 Pairs = list[tuple[float, float]]
@@ -77,11 +77,14 @@ class Bench:
             else:
                 backoff.wait()
 
-    def pull(self) -> None:
-        """A pull, beside a bare Get of each shard and a Flush of each server."""
-        vector = ShardedVector(
+    def _vector(self) -> ShardedVector:
+        return ShardedVector(
             self.comm, name="bench", owners=range(self.servers), bounds=self.bounds, readers=[self.client], slots=3
         )
+
+    def pull(self) -> None:
+        """A pull, beside a bare Get of each shard and a Flush of each server."""
+        vector = self._vector()
         if not self.is_client:
             begin, end = self.bounds[self.comm.rank : self.comm.rank + 2]
             vector.publish(np.ones(end - begin, np.float32), 1)
@@ -100,8 +103,6 @@ class Bench:
 
             self.figures["pull"] = pairs(ours, bare, self.repeats)
         self.serve_until_done()
-        if self.servers == 1:
-            self.update(vector)
         vector.free()
 
     def push(self) -> None:
@@ -123,9 +124,9 @@ class Bench:
                 total = 0.0
                 for _ in range(self.repeats):
                     total += seconds(do, 1)
+                    time.sleep(PAUSE_SECONDS)  # a learner pushes after it has computed; and the server takes the record
                     while not rings.drained():
                         backoff.wait()
-                    backoff.reset()
                 return total / self.repeats
 
             timed(lambda: rings.push(records)), timed(bare)
@@ -139,11 +140,12 @@ class Bench:
             records = rings.records(0)
             if records.shape[1] < 4096:
                 records.copy()  # small ones are taken out; a gradient is used where it lies
-            rings.pop([0], len(records))
+            rings.pop([0], count=len(records))
         return bool(waiting)
 
-    def update(self, vector: ShardedVector) -> None:
-        """Each optimizer's step and a publication, beside the fastest of torch's own and one copy; on the server."""
+    def update(self) -> None:
+        """Each optimizer's step and a publication, beside the fastest of torch's own and one copy; on one server."""
+        vector = self._vector()
         if not self.is_client:
             from hpcrl.bench._updates import OPTIMIZERS, updates  # and torch: by the one rank that needs it
 
@@ -152,6 +154,7 @@ class Bench:
                 self.figures[f"update.{name}"] = pairs(*updates(name, vector), repeats)
         self.serve_until_done()
         self.figures |= self.comm.bcast(self.figures, root=0)
+        vector.free()
 
     def ring(self) -> None:
         """Small records through a ring and out of it, beside bare Puts of the same bytes and a Flush after each."""
@@ -211,11 +214,8 @@ class Bench:
 def main() -> None:
     comm = MPI.COMM_WORLD
     bench = Bench(comm, int(sys.argv[1]))
-    bench.pull()
-    bench.push()
-    if bench.servers == 1:
-        bench.ring()
-        bench.counter()
+    for part in sys.argv[2:]:
+        getattr(bench, part)()
     if bench.is_client:
         print(MARK + json.dumps(bench.figures), flush=True)
     wait_for_all(comm)

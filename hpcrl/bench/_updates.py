@@ -1,5 +1,6 @@
 """A parameter server's update, and the fastest of torch's own that it is held against; one thread, as a server has."""
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -20,19 +21,23 @@ def updates(name: str, vector: ShardedVector) -> tuple[Callable[[], object], Cal
     """An optimizer's step with a publication in ``vector``, and torch's with one copy; of the same parameters."""
     torch.set_num_threads(1)
     shard, copy = nn.Parameter(torch.zeros(vector.size)), np.zeros(vector.size, np.float32)
-    shard.grad = torch.linspace(-1, 1, vector.size)
+    gradient = torch.linspace(-1, 1, vector.size)
+    gradients = itertools.cycle([gradient, -gradient])  # their mean is zero: a constant one has no spread
+    shard.grad = gradient
     ours = make_optimizer(name, shard, learning_rate=RATE, epsilon=EPSILON, rmsprop_decay=DECAY)
     bare = _fastest(_torchs(name, shard))
     values, version = shard.detach().numpy(), 1
 
     def update() -> None:
         nonlocal version
+        shard.grad = next(gradients)
         ours.step()
         version += 1
         if not vector.publish(values, version):
             raise RuntimeError("a publication was put off though nobody reads")
 
     def bare_update() -> None:
+        _set_gradient(bare, next(gradients))
         bare.step()
         np.copyto(copy, values)
 
@@ -46,14 +51,21 @@ def _torchs(name: str, shard: nn.Parameter) -> list[Callable[[], torch.optim.Opt
 
         def in_blocks() -> torch.optim.Optimizer:
             blocks = [nn.Parameter(block) for block in shard.detach().split(BLOCK_ELEMENTS)]
-            for block, gradient in zip(blocks, shard.grad.split(BLOCK_ELEMENTS), strict=True):
-                block.grad = gradient
-            return torch.optim.RMSprop(blocks, foreach=False, **options)
+            optimizer = torch.optim.RMSprop(blocks, foreach=False, **options)
+            _set_gradient(optimizer, shard.grad)
+            return optimizer
 
         variants = [lambda f=foreach: torch.optim.RMSprop([shard], foreach=f, **options) for foreach in (False, True)]
         return [*variants, in_blocks]
     kind = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam}[name]
     return [lambda o=option: kind([shard], lr=RATE, **o) for option in ({"fused": True}, {"foreach": True})]
+
+
+def _set_gradient(optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
+    parameters, begin = optimizer.param_groups[0]["params"], 0
+    for parameter in parameters:
+        parameter.grad = gradient[begin : begin + parameter.numel()]
+        begin += parameter.numel()
 
 
 def _fastest(makers: list[Callable[[], torch.optim.Optimizer]]) -> torch.optim.Optimizer:

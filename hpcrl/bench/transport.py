@@ -69,7 +69,10 @@ def run(json_path: Path | None = None) -> None:
         for vector, parameters in VECTORS.items():
             for servers in SERVERS:
                 console.print(f"{vector}: {parameters:,} float32 over {servers} servers", highlight=False)
-                for figure, pairs in measure(launcher, parameters, servers, Path(tmp)).items():
+                alone = ["update"] if servers == 1 else []
+                small = ["ring", "counter"] if alone and vector == "nature" else []
+                parts = ["pull", "push", *alone, *small]
+                for figure, pairs in measure(launcher, parameters, servers, parts, Path(tmp)).items():
                     name = row_name(figure, vector, servers)
                     rows += figure_rows(name, figure, pairs, parameters)
                     spreads.append(spread(name, pairs))
@@ -78,8 +81,15 @@ def run(json_path: Path | None = None) -> None:
         bench.write_json(rows, json_path)
 
 
-def measure(launcher: Sequence[str], parameters: int, servers: int, directory: Path) -> dict[str, Pairs]:
-    """Run one job; return seconds of ours and of the bare calls in each pair, by figure.
+def measure(
+    launcher: Sequence[str], parameters: int, servers: int, parts: Sequence[str], directory: Path
+) -> dict[str, Pairs]:
+    """Run ``parts`` of `hpcrl.bench._transport_ranks` as one job.
+
+    Returns
+    -------
+    dict
+        Seconds of ours and of the bare calls in each pair, by figure.
 
     Raises
     ------
@@ -88,7 +98,7 @@ def measure(launcher: Sequence[str], parameters: int, servers: int, directory: P
     """
     output = directory / f"{parameters}-{servers}.out"
     # -m mpi4py: an exception on one rank ends them all.
-    command = [sys.executable, "-m", "mpi4py", "-m", RANKS, str(parameters)]
+    command = [sys.executable, "-m", "mpi4py", "-m", RANKS, str(parameters), *parts]
     _jobs.run([*launcher, "-n", str(servers + 1), *command], output, LIMIT_SECONDS)
     lines = [line for line in output.read_text().splitlines() if line.startswith(_jobs.MARK)]
     if len(lines) != 1:

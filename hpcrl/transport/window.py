@@ -9,7 +9,7 @@ from hpcrl.errors import TransportError
 from hpcrl.transport.protocol import WORD, Add, Fetch, FetchMany, Operation, Program, Put, Replace
 from hpcrl.transport.waiting import wait_for_all
 
-MAX_TRANSFER_BYTES = 2**28
+MAX_TRANSFER_BYTES = 2**30
 """Transfers are cut below this: counts above 2^31 - 1 are refused where the library is MPI 3.1."""
 
 _MPI_OP = {Fetch: MPI.NO_OP, Replace: MPI.REPLACE, Add: MPI.SUM}
