@@ -16,6 +16,7 @@ from mpi4py import MPI
 from hpcrl.bench._jobs import MARK
 from hpcrl.transport.counters import Counters
 from hpcrl.transport.parameters import ShardedVector
+from hpcrl.transport.protocol import Add
 from hpcrl.transport.ring import Rings
 from hpcrl.transport.waiting import Backoff, wait_for_all
 
@@ -25,25 +26,31 @@ PAIR_BYTES = 1e8
 MOST_REPEATS = 15
 UPDATE_PARAMETERS = 3e7
 """Updates are repeated until about so many parameters were updated."""
-HEADER_BYTES, PAUSE_SECONDS = 64, 3e-3
+PAUSE_SECONDS = 3e-3
+"""Between transfers, which do not come back to back from a learner that computes."""
+HEADER_BYTES = 64
 RECORD_WORDS, RING_RECORDS, BATCH_RECORDS, BATCHES, SINGLES = 8, 4096, 512, 20, 500
 ADDITIONS = 100
 
 Pairs = list[tuple[float, float]]
 
 
-def seconds(do: Callable[[], object], repeats: int) -> float:
-    """Mean time of ``do()``."""
-    begin = time.perf_counter()
+def seconds(do: Callable[[], object], repeats: int, pause: float = 0.0) -> float:
+    """Mean time of ``do()``, with pauses between that do not count."""
+    total = 0.0
     for _ in range(repeats):
+        begin = time.perf_counter()
         do()
-    return (time.perf_counter() - begin) / repeats
+        total += time.perf_counter() - begin
+        if pause:
+            time.sleep(pause)
+    return total / repeats
 
 
-def pairs(ours: Callable[[], object], bare: Callable[[], object], repeats: int) -> Pairs:
+def pairs(ours: Callable[[], object], bare: Callable[[], object], repeats: int, pause: float = 0.0) -> Pairs:
     """Times of both in turn, after one call of each that is not counted."""
     ours(), bare()
-    return [(seconds(ours, repeats), seconds(bare, repeats)) for _ in range(PAIRS)]
+    return [(seconds(ours, repeats, pause), seconds(bare, repeats, pause)) for _ in range(PAIRS)]
 
 
 class Bench:
@@ -69,10 +76,10 @@ class Bench:
         return list(zip(range(self.servers), self.bounds[:-1], self.bounds[1:], strict=True))
 
     def serve_until_done(self, look: Callable[[], bool] = lambda: False) -> None:
-        """What a server does while the client measures: look for work, make progress, sleep."""
+        """What a rank does until all have come here: a server looks for work; both make progress and sleep."""
         request, backoff = self.comm.Ibarrier(), Backoff(self.comm)
         while not request.Test():
-            if look():
+            if not self.is_client and look():
                 backoff.reset()
             else:
                 backoff.wait()
@@ -92,7 +99,7 @@ class Bench:
         if self.is_client:
             out, win = np.empty(self.bounds[-1], np.float32), vector.window.win
 
-            def bare():
+            def get():
                 for rank, begin, end in self.shards():
                     win.Get(out[begin:end], rank, vector.layouts[rank].data(1))
                 for rank, _, _ in self.shards():
@@ -101,8 +108,17 @@ class Bench:
             def ours():
                 vector.pull(out, np.full(self.servers, -1))
 
-            self.figures["pull"] = pairs(ours, bare, self.repeats)
-        self.serve_until_done()
+            def bare() -> float:
+                """The servers know of a reader all the while, so that they are as awake as they ever are."""
+                gates = [vector.window.word(Add(layout.latest, 1), rank) for rank, layout in enumerate(vector.layouts)]
+                mean = seconds(get, self.repeats, PAUSE_SECONDS)
+                for rank, layout in enumerate(vector.layouts):
+                    vector.window.word(Add(layout.left(layout.unpack(gates[rank]).gate), 1), rank)
+                return mean
+
+            ours(), bare()
+            self.figures["pull"] = [(seconds(ours, self.repeats, PAUSE_SECONDS), bare()) for _ in range(PAIRS)]
+        self.serve_until_done(vector.attend)
         vector.free()
 
     def push(self) -> None:
@@ -123,8 +139,7 @@ class Bench:
             def timed(do: Callable[[], object]) -> float:
                 total = 0.0
                 for _ in range(self.repeats):
-                    total += seconds(do, 1)
-                    time.sleep(PAUSE_SECONDS)  # a learner pushes after it has computed; and the server takes the record
+                    total += seconds(do, 1, PAUSE_SECONDS)  # and the server takes the record meanwhile
                     while not rings.drained():
                         backoff.wait()
                 return total / self.repeats
@@ -135,7 +150,7 @@ class Bench:
         rings.free()
 
     def _consume(self, rings: Rings) -> bool:
-        (waiting,) = rings.waiting() or (0,)
+        (waiting,) = rings.waiting()
         if waiting:
             records = rings.records(0)
             if records.shape[1] < 4096:

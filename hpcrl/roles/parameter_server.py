@@ -93,7 +93,7 @@ class ParameterServer:
         self._published = self._target_published = -1
 
     def step(self) -> bool:
-        """Apply every gradient that waits, publish once, give the slots back; whether there was any."""
+        """Apply every gradient that waits, publish once, give the slots back; whether a learner was served."""
         waiting = [learner for learner, n in enumerate(self.gradients.waiting()) if n]  # (1)
         verdicts: dict[int, int] = {}
         for learner in waiting:
@@ -120,7 +120,7 @@ class ParameterServer:
         # Only now: a learner whose push is consumed must find its own update in the next pull.
         self.gradients.pop(waiting, verdicts)
         self.reporter.server(self)
-        return bool(waiting)
+        return bool(waiting) or self.params.attend()  # (7)
 
     def publish(self) -> None:
         """Publish what is newer than the published; where slow readers hold every slot, a later call does it."""

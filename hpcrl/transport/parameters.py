@@ -9,6 +9,9 @@ from mpi4py import MPI
 from hpcrl.transport.protocol import PublicationLayout, Publisher, read_latest
 from hpcrl.transport.window import Window, drive
 
+ATTENTION_SECONDS, ATTENTIVE_SLEEP_SECONDS = 1.0, 5e-5
+"""How long an owner cares for a reader that does not move, and its sleeps between two looks meanwhile."""
+
 
 class ShardedVector:
     """float32 vector whose shard ``k`` lives on rank ``owners[k]``; owners publish, readers pull. Collective.
@@ -60,6 +63,7 @@ class ShardedVector:
         self._peek = [False] * len(self.owners)
         if self.my_shards:
             self._publisher = Publisher(self.layouts[self.my_shards[0]], patience_seconds, time.monotonic)
+            self._moves, self._moved = 0, time.monotonic()
 
     @property
     def size(self) -> int:
@@ -75,6 +79,21 @@ class ShardedVector:
             False where every slot is in use by slow readers: nothing was written, try again with the then newest.
         """
         return drive(self.window, [(self.window.rank, self._publisher.publish(version, values))])[0]
+
+    def attend(self) -> bool:
+        """Wait a moment if somebody is in the middle of a pull of this rank's shard; whether that is so.
+
+        From another node a pull gets on only while this rank makes MPI progress, so that a server should not sleep as
+        long as one that is idle. A reader that has not moved for `ATTENTION_SECONDS` gets none of this.
+        """
+        ((inside, moves),) = drive(self.window, [(self.window.rank, self._publisher.look())])
+        if moves != self._moves:
+            self._moves, self._moved = moves, time.monotonic()
+        if not inside or time.monotonic() - self._moved > ATTENTION_SECONDS:
+            return False
+        self.window.comm.Iprobe()
+        time.sleep(ATTENTIVE_SLEEP_SECONDS)
+        return True
 
     def pull(self, out: np.ndarray, versions: np.ndarray) -> bool:
         """Copy every shard that is newer than ``versions`` into ``out``; whether any was.

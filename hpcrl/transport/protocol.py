@@ -220,6 +220,18 @@ class Publisher:
         self.newest, self.reading = Latest(version, slot, gate, entries), tuple(reading)
         return True
 
+    def look(self) -> Program:
+        """See how many readers are in a version that is whole, and how often any has entered or left.
+
+        The result is that pair of numbers; the second only tells whether something has changed since the last look.
+        """
+        layout, newest = self.layout, self.newest
+        gates = [newest.gate, *(r.gate for r in self.reading if r.slot is not None)]
+        word, *left = yield Fetch(layout.latest), *(Fetch(layout.left(gate)) for gate in gates)
+        entered = word - layout.pack(newest.version, newest.slot, newest.gate) - newest.entries
+        all_left = entered + sum(r.all_left for r in self.reading if r.slot is not None)
+        return all_left - sum(left), word + sum(left)
+
 
 def _first_free(numbers: int, taken: set[int]) -> int | None:
     return next((n for n in range(numbers) if n not in taken), None)

@@ -24,6 +24,10 @@ class Vector:
 
     def __init__(self, name, log):
         self.name, self.log, self.full, self.published = name, log, False, []
+        self.being_read = False
+
+    def attend(self):
+        return self.being_read
 
     def publish(self, values, version):
         if self.full:
@@ -101,6 +105,13 @@ def test_an_idle_step_does_nothing():
     server, log = make()
     assert not server.step()
     assert log == []
+    assert server.version == 0
+
+
+def test_while_it_is_read_a_server_does_not_sleep_as_an_idle_one():
+    server, _ = make()
+    server.params.being_read = True
+    assert server.step()
     assert server.version == 0
 
 

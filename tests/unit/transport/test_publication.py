@@ -234,6 +234,36 @@ def test_stopped_readers_hold_a_slot_each_until_patience_ends_and_never_more_tha
     assert not any(memory[layout.left(gate)] for gate in range(layout.gates) if layout.left(gate) in memory)
 
 
+def test_the_owner_sees_who_is_in_the_middle_of_a_read():
+    layout, now, memory = PublicationLayout(2, 2, 8), 0, {}
+    publisher = Publisher(layout, 10, lambda: now)
+
+    def look():
+        inside, moves = run(publisher.look(), memory)
+        looks.append(moves)
+        return inside
+
+    looks = []
+    readers = [read_latest(layout, -1, vector(0, 1), peek=False) for _ in range(3)]
+    assert look() == 0
+    run(readers[0], memory, most_steps=2)
+    assert look() == look() == 1
+    assert looks[1] == looks[2] != looks[0]
+    assert run(publisher.publish(1, vector(1, 1)), memory)
+    assert look() == 1, "in a version that is superseded"
+    run(readers[1], memory, most_steps=2)
+    assert look() == 2
+    assert run(readers[0], memory) == (0, 1)
+    assert look() == 1
+    assert run(publisher.publish(2, vector(2, 1)), memory)
+    now = 11
+    assert run(publisher.publish(3, vector(3, 1)), memory)
+    assert look() == 0, "one that lost its protection does not count"
+    assert run(readers[1], memory) == (3, 2)
+    assert look() == 0
+    assert len(set(looks)) > 5
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Broken on purpose: the search finds out
 # ----------------------------------------------------------------------------------------------------------------------
