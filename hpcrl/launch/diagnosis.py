@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hpcrl.launch.memory import Limit
+from hpcrl.launch.memory_limits import Limit
 from hpcrl.launch.stacks import Library, Setting, Version, known_faults
 from hpcrl.launch.threads import Place, crowded
 

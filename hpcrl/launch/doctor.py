@@ -19,7 +19,7 @@ from hpcrl.launch import mpi
 from hpcrl.launch.diagnosis import Finding, Report, judge
 from hpcrl.launch.doctor_report import show
 from hpcrl.launch.launcher import SIZE_VARIABLES, announced_size, launcher_rank
-from hpcrl.launch.memory import memory_limits, shared_memory_limit
+from hpcrl.launch.memory_limits import memory_limits, shared_memory_limit
 from hpcrl.launch.stacks import Version, identify
 
 FLAVOURS = ("allocate", "create")

@@ -11,7 +11,6 @@ from hpcrl.launch.topology import ranges
 
 MOST_RANKS = 64
 """Ranks listed one by one; of more, each node is one row."""
-
 LEAST_WIDTH = 110
 
 
@@ -53,7 +52,7 @@ def _stack(report: Report) -> Table:
         table.add_row("ranks", f"MPI sees {report.size}{said}")
         table.add_row("threads", "MPI_THREAD_MULTIPLE" if report.multiple_threads else "less than MPI_THREAD_MULTIPLE")
     for flavour, unified in report.models.items():
-        table.add_row(f"by {flavour}", f"{'unified' if unified else 'separate'} memory model")
+        table.add_row(f"windows by {flavour}", f"{'unified' if unified else 'separate'} memory model")
     if report.skew_seconds is not None:
         nodes = {place.node for place in report.places}
         skew = f"differ by {1e3 * report.skew_seconds:.3g} ms" if len(nodes) > 1 else "one node, one clock"

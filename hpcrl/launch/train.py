@@ -21,7 +21,7 @@ from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
 from hpcrl.launch.launcher import check_world_size
-from hpcrl.launch.memory import check_memory, held_bytes, memory_limits, shared_memory_limit
+from hpcrl.launch.memory_limits import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
 from hpcrl.launch.signals import stop_on_signals

@@ -2,6 +2,7 @@
 
 import ctypes.util
 import os
+import shlex
 import shutil
 import site
 import subprocess
@@ -114,37 +115,29 @@ def test_more_replay_than_slurm_gave(tmp_path):
     refused(done, tmp_path / "run", "node 0 (", "(419,430,400 bytes) are available (SLURM_MEM_PER_NODE (sbatch --mem))")
 
 
+def in_namespaces(namespaces: list[str], prepare: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run ``hpcrl`` on two ranks after the shell command ``prepare``, in namespaces of its own."""
+    shell = ["unshare", *namespaces, "sh", "-c"]
+    if os.geteuid() or subprocess.run([*shell, prepare], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("namespaces of its own need root, and a kernel and container that allow them")
+    command = shlex.join([mpiexec(), "-n", "2", sys.executable, "-m", "hpcrl", *arguments])
+    return subprocess.run(
+        [*shell, f"{prepare} && exec {command}"], capture_output=True, text=True, timeout=60, env=environment()
+    )
+
+
 @decided_before_mpi
 def test_a_small_dev_shm_is_found_before_it_kills(tmp_path):
     """Docker's default of 64 MiB, where a window larger than that would end in SIGBUS."""
-    own_mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    arguments = ["train", CONFIG, "--run-dir", tmp_path / "run", "--set", "network.hidden=[2000,2000]"]
     mount = "mount -t tmpfs -o size=64m none /dev/shm"
-    if os.geteuid() or subprocess.run([*own_mounts, mount], check=False, stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("a /dev/shm of its own needs root and mount namespaces")
-    command = f"{mpiexec()} -n 2 {sys.executable} -m hpcrl train {CONFIG} --run-dir {tmp_path / 'run'}"
-    done = subprocess.run(
-        [*own_mounts, f"{mount} && exec {command} --set 'network.hidden=[2000,2000]'"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-    )
+    done = in_namespaces(["--mount", "--propagation", "private"], mount, *map(str, arguments))
     refused(done, tmp_path / "run", "in /dev/shm for windows, but 0.0", "--shm-size")
 
 
-def test_a_host_that_cannot_resolve_its_own_name_trains(tmp_path):
-    """Neither MPI needs it; ``hpcrl doctor`` says it."""
-    own_name = ["unshare", "--uts", "sh", "-c"]
-    if os.geteuid() or subprocess.run([*own_name, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("a host name of its own needs root and namespaces")
-    command = f"{mpiexec()} -n 2 {sys.executable} -m hpcrl doctor"
-    done = subprocess.run(
-        [*own_name, f"hostname nowhere.invalid && exec {command}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-    )
+def test_a_host_that_cannot_resolve_its_own_name_is_pointed_out():
+    """Neither MPI needs it on one host, so it is no fault; ``hpcrl doctor`` says it."""
+    done = in_namespaces(["--uts"], "hostname nowhere.invalid", "doctor")
     assert done.returncode == 0, done.stderr
     assert "host nowhere.invalid cannot resolve its own name" in " ".join(done.stdout.split())
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from hpcrl.launch.diagnosis import Finding, Report, WindowTest, judge, verdict
 from hpcrl.launch.doctor_report import MOST_RANKS, show
-from hpcrl.launch.memory import Limit
+from hpcrl.launch.memory_limits import Limit
 from hpcrl.launch.stacks import Library
 from hpcrl.launch.threads import Place
 

@@ -6,7 +6,7 @@ import pytest
 
 from hpcrl.errors import EXIT_CONFIG, MachineError
 from hpcrl.launch.forecast import NodeForecast
-from hpcrl.launch.memory import Limit, check_memory, held_bytes, memory_limits, shared_memory_limit
+from hpcrl.launch.memory_limits import Limit, check_memory, held_bytes, memory_limits, shared_memory_limit
 
 MEBI, GIGA = 2**20, 10**9
 NODE = NodeForecast(
