@@ -36,10 +36,12 @@ def memory_limits(environ: Mapping[str, str], held_bytes: int = 0, root: Path = 
     """
     limits = [*_machine(root), *_cgroup_v2(root), *_cgroup_v1(root)]
     if (per_node := _number(environ.get("SLURM_MEM_PER_NODE"))) > 0:
-        limits.append(Limit(per_node * MEGABYTE - held_bytes, "SLURM_MEM_PER_NODE (sbatch --mem)"))
+        limits.append(
+            Limit(per_node * MEGABYTE - held_bytes, "SLURM_MEM_PER_NODE (sbatch --mem), less what ranks hold")
+        )
     per_core, cores = _number(environ.get("SLURM_MEM_PER_CPU")), _number(environ.get("SLURM_CPUS_ON_NODE"))
     if per_core > 0 and cores > 0:
-        source = "SLURM_MEM_PER_CPU x SLURM_CPUS_ON_NODE (--mem-per-cpu)"
+        source = "SLURM_MEM_PER_CPU x SLURM_CPUS_ON_NODE (--mem-per-cpu), less what ranks hold"
         limits.append(Limit(per_core * cores * MEGABYTE - held_bytes, source))
     return limits
 
@@ -73,12 +75,12 @@ def check_memory(node: NodeForecast, host: str, held_bytes: int, limits: list[Li
     MachineError
         The message has the bytes that are needed and available, and what to change.
     """
-    faults = []
+    faults, ranks = [], "1 rank" if node.ranks == 1 else f"{node.ranks} ranks"
     needed = node.memory_bytes - held_bytes
     tightest = min(limits, default=None)
     if tightest is not None and needed > tightest.available_bytes:
         faults.append(
-            f"{_bytes(needed)} of memory for {node.ranks} ranks, but {_bytes(tightest.available_bytes)} are available "
+            f"{_bytes(needed)} of memory for {ranks}, but {_bytes(tightest.available_bytes)} are available "
             f"({tightest.source}): lower replay.capacity_steps or the ranks per node, or ask for more memory"
         )
     if shared is not None and node.ranks > 1 and node.shared_bytes > shared.available_bytes:

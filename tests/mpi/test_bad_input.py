@@ -112,7 +112,7 @@ def test_a_network_that_no_window_can_hold(tmp_path):
 def test_more_replay_than_slurm_gave(tmp_path):
     overrides = ["topology.layout=serial", "replay.capacity_steps=10_000_000"]
     done = train(0, CONFIG, tmp_path / "run", *overrides, SLURM_MEM_PER_NODE="400")
-    refused(done, tmp_path / "run", "node 0 (", "(419,430,400 bytes) are available (SLURM_MEM_PER_NODE (sbatch --mem))")
+    refused(done, tmp_path / "run", "of memory for 1 rank, but 0.", "are available (SLURM_MEM_PER_NODE (sbatch --mem)")
 
 
 def in_namespaces(namespaces: list[str], prepare: str, *arguments: str) -> subprocess.CompletedProcess:
