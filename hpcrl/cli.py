@@ -81,6 +81,7 @@ def plan(
         **loaded.topology.model_dump(),
         cores_per_node=cores_per_node or os.cpu_count() or 1,
         gpus_per_node=gpus_per_node,
+        global_replay=loaded.replay.place == "global",
     )
     # Shown before the sizes, which need torch for the network and the environment's package.
     typer.echo(topology.describe(rank_map))

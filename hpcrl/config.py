@@ -150,8 +150,11 @@ class NetworkConfig(Section):
 
 
 class ReplayConfig(Section):
-    """``[replay]``: the experience memory of a bundle (bundled) or of a node (split)."""
+    """``[replay]``: the experience memories."""
 
+    place: Literal["local", "global"] = Field(
+        "local", description="local: one memory per bundle (split: per node); global: one for all, on the server ranks"
+    )
     capacity_steps: Int = Field(200_000, ge=1, description="transitions per memory, divided over its simulators")
     learning_starts_steps: Int = Field(5000, ge=1, description="transitions in a memory before its learners begin")
     n_step: Int = Field(1, ge=1, description="steps of the return before bootstrapping")
@@ -162,6 +165,10 @@ class ReplayConfig(Section):
     priority_beta_length_updates: Int = Field(
         1_000_000, ge=1, description="prioritized: global updates in which it goes there linearly"
     )
+    send_period_steps: Int = Field(
+        8, ge=1, description="global: steps of each simulator that an actor gathers before it writes them"
+    )
+    prefetch: Bool = Field(True, description="global: a thread draws the next minibatch while the learner computes")
 
 
 class ExplorationConfig(Section):

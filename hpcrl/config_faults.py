@@ -134,10 +134,11 @@ def _env_faults(env: "EnvConfig") -> Iterator[Fault]:
 def _replay_faults(config: "Config") -> Iterator[Fault]:
     """A memory must hold what learning waits for, in lanes longer than two windows of frames."""
     replay, env, batch_size = config.replay, config.env, config.learning.batch_size
-    least = env.simulators * (2 * (env.stack + replay.n_step) + LANE_SLACK_STEPS)
+    together = 2 * replay.send_period_steps if replay.place == "global" else 0  # a writer overwrites so many at once
+    least = env.simulators * (2 * (env.stack + replay.n_step) + LANE_SLACK_STEPS + together)
     if replay.capacity_steps < least:
         yield (
-            ("replay.capacity_steps", "env.simulators", "env.stack", "replay.n_step"),
+            ("replay.capacity_steps", "env.simulators", "env.stack", "replay.n_step", "replay.send_period_steps"),
             f"expected at least {least} (what env.simulators, env.stack, replay.n_step need), "
             f"got {replay.capacity_steps}",
         )
@@ -157,10 +158,10 @@ def _replay_faults(config: "Config") -> Iterator[Fault]:
             f"expected at least replay.priority_beta_start = {replay.priority_beta_start}, "
             f"got {replay.priority_beta_end}",
         )
-    if replay.sampling == "prioritized" and config.topology.layout == "split":
+    if replay.sampling == "prioritized" and config.topology.layout == "split" and replay.place == "local":
         yield (
-            ("replay.sampling", "topology.layout"),
-            "expected 'uniform' in the split layout, got 'prioritized'",
+            ("replay.sampling", "topology.layout", "replay.place"),
+            "expected 'uniform' in the split layout with replay.place 'local' (or choose 'global'), got 'prioritized'",
         )
 
 

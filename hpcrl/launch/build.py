@@ -18,7 +18,14 @@ from hpcrl.algorithms.optimizers import make_optimizer
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.delays import delay_distribution
-from hpcrl.launch.memories import ReplayMemory, make_memory, make_newcomers, make_replay
+from hpcrl.launch.memories import (
+    ReplayMemory,
+    host_lanes,
+    make_memory,
+    make_newcomers,
+    make_replay,
+    make_replay_host,
+)
 from hpcrl.launch.resume import identity, is_exact, keeps_moments, load_shard, load_state
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import network_arguments, num_parameters
@@ -45,6 +52,9 @@ from hpcrl.transport.waiting import wait_for_all
 
 REPORT_RECORDS = 256
 """Reports of one rank that may wait for the monitor before further ones are dropped."""
+
+STATELESS_KINDS = ("replay_host",)
+"""Kinds of roles that have no state of their own to keep."""
 
 
 @dataclass
@@ -78,7 +88,9 @@ class Job:
         self.deterministic = config.run.lock_step or plan.layout == "serial"
         self.exact = self.checkpoint is not None and is_exact(self.checkpoint, config, plan)
         self.start = self.checkpoint.number if self.checkpoint else 0
-        self.owners = {r.rank: [owner_name(role) for role in r.roles] for r in plan.ranks}
+        self.owners = {
+            r.rank: [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS] for r in plan.ranks
+        }
         self._make_windows()
         restored = self.checkpoint.attributes if self.checkpoint else {}
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
@@ -130,7 +142,13 @@ class Job:
                 **options,
             )
         )
+        if config.replay.place == "global":
+            self.hosted_lanes, self.priority_rings = host_lanes(self, **options)
+            self.keep(self.hosted_lanes)
+            if self.priority_rings is not None:
+                self.keep(self.priority_rings)
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
+        names += ["replay_steps", "replay_trained"]
         names += [f"{word}/{rank}" for rank in self.owners for word in ("seen", "written", "held")]
         self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
@@ -346,6 +364,7 @@ def make_actor(job: Job, index: int) -> Actor:
         first_lane=memory.first_lane,
         newcomers=newcomers,
         ratio=memory.ratio,
+        send_period=config.replay.send_period_steps if config.replay.place == "global" else 1,
         sync_period=config.actor.sync_period_steps,
         epsilon=epsilon_schedule(config, index, job.plan.num("actor")),
         count=count,
@@ -445,6 +464,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
 
 MAKERS = {
     "parameter_server": make_server,
+    "replay_host": make_replay_host,
     "learner": make_learner,
     "actor": make_actor,
     "evaluator": make_evaluator,
@@ -454,12 +474,12 @@ MAKERS = {
 
 def make_roles(job: Job) -> list:
     """The roles of this rank, in the order in which its loop steps them; collective over each replay memory."""
-    if job.plan.layout == "split":
+    if job.plan.layout == "split" and job.config.replay.place == "local":
         _split_memories(job)
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
     if job.checkpoint:
         _restore(job, roles)
-    owners = [RoleState(role) for role in roles]
+    owners = [RoleState(role) for role in roles if role.kind not in STATELESS_KINDS]
     writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
     return [*roles, writer]
 

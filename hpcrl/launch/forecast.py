@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hpcrl.launch.topology import Memory, Plan, RankPlan, lane_capacity, shard_bounds
 
 FLOAT_BYTES = 4
+DOUBLE_BYTES = 8
 LIBRARY_BYTES = 120 * 10**6
 """Code of Python, MPI, NumPy and torch: part of each rank's resident size, but in a node's memory only once."""
 PROCESS_BYTES = 172 * 10**6
@@ -94,6 +95,8 @@ class Sizes:
     """per actor"""
     simulator_bytes: int
     """of one simulator"""
+    priority_block_slots: int
+    """slots whose priorities are summed together; 0 where sampling is uniform"""
     batch_size: int
     slots: int
     """published copies per shard"""
@@ -139,17 +142,23 @@ def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: 
 
 
 def _memory_bytes(memory: Memory, sizes: Sizes) -> int:
+    return len(memory.actors) * sizes.simulators * _lane_bytes(memory, sizes)
+
+
+def _lane_bytes(memory: Memory, sizes: Sizes) -> int:
+    """Records of one lane, and where sampling is prioritised a float64 for each slot and for each block of slots."""
     steps = lane_capacity(
         memory,
         capacity_steps=sizes.capacity_steps,
         simulators=sizes.simulators,
         shortest_steps=sizes.shortest_lane_steps,
     )
-    return len(memory.actors) * sizes.simulators * (steps + sizes.window_steps) * sizes.record_bytes
+    blocks = -(-steps // sizes.priority_block_slots) if sizes.priority_block_slots else 0
+    return (steps + sizes.window_steps) * sizes.record_bytes + blocks * (sizes.priority_block_slots + 1) * DOUBLE_BYTES
 
 
 def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> RankForecast:
-    """Memory of one rank; a memory shared by a node is charged to its first learner."""
+    """Memory of one rank; a memory shared by a node is charged to its first learner, the global one to its hosts."""
     kinds = {role.kind for role in rank.roles}
     vector_bytes = sizes.num_parameters * FLOAT_BYTES
     private, shared = LIBRARY_BYTES + PROCESS_BYTES, 0
@@ -162,6 +171,10 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             # A checkpoint copies the state; before that, a server makes the whole network to begin with.
             private += OPTIMIZER_BYTES + max(2 * state, state + 2 * vector_bytes)
             shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
+        elif role.kind == "replay_host":
+            (memory,) = plan.memories
+            lanes = len(memory.actors) * sizes.simulators
+            shared += len(range(role.index, lanes, plan.num("replay_host"))) * _lane_bytes(memory, sizes)
         elif role.kind == "learner":
             vectors = LEARNER_VECTORS + ("actor" in kinds)
             if sizes.virtual_delay:  # the history, the newest, and a replica of its own
@@ -169,7 +182,7 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes
             private += vectors * vector_bytes + batch_bytes * (1 + ACTIVATIONS * FLOAT_BYTES)
             memory = plan.memories[plan.memory_of(role)]
-            if memory.learners[0] == role.index:
+            if memory.node is not None and memory.learners[0] == role.index:
                 own, node = (0, 1) if plan.layout == "split" else (1, 0)
                 private += own * _memory_bytes(memory, sizes)
                 shared += node * _memory_bytes(memory, sizes)

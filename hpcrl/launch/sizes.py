@@ -7,6 +7,7 @@ from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.topology import Plan
 from hpcrl.networks import count_parameters
 from hpcrl.replay.lanes import record_dtype, shortest_capacity
+from hpcrl.replay.priorities import BLOCK_SLOTS
 
 ATARI_SIMULATOR_BYTES = 5 * 10**6
 """Measured: four simulators of Pong."""
@@ -36,6 +37,7 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         shortest_lane_steps=shortest_capacity(spec.stack, config.replay.n_step),
         simulators=config.env.simulators,
         simulator_bytes=ATARI_SIMULATOR_BYTES if config.env.is_atari else 0,
+        priority_block_slots=BLOCK_SLOTS if config.replay.sampling == "prioritized" else 0,
         batch_size=learning.batch_size,
         slots=config.server.slots,
         gradient_slots=config.learner.pipeline + 1,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hpcrl.errors import TopologyError
 
-KINDS = ("parameter_server", "learner", "actor", "evaluator", "monitor")
+KINDS = ("parameter_server", "replay_host", "learner", "actor", "evaluator", "monitor")
 
 SHARD_ALIGNMENT = 16
 """Shard boundaries are multiples of this many float32: 64 bytes, one cache line, so no line has two writers."""
@@ -40,11 +40,12 @@ class RankPlan:
 
 
 class Memory(NamedTuple):
-    """One replay memory: the actors that fill it and the learners that sample it, all on one node."""
+    """One replay memory: the actors that fill it and the learners that sample it."""
 
     learners: tuple[int, ...]
     actors: tuple[int, ...]
-    node: int
+    node: int | None
+    """where all of them are; None for the global memory, which all server ranks hold together"""
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def plan(
     gpus_per_node: int,
     learner_threads: int,
     cores_per_rank: Sequence[int] = (),
+    global_replay: bool = False,
 ) -> Plan:
     """Divide ``world_size`` ranks into roles.
 
@@ -131,6 +133,8 @@ def plan(
         Threads of a learner rank; 0 divides what the node's other ranks leave.
     cores_per_rank
         Cores that the launcher gave to each rank, beyond which no thread is started; empty where it gave none.
+    global_replay
+        One memory for all, on the server ranks (Gorila section 4), instead of one for each bundle or node.
 
     Raises
     ------
@@ -151,8 +155,10 @@ def plan(
     else:
         raise TopologyError(f"expected layout serial, bundled or split, got {layout!r}")
     cores = [cores_per_node] * (max(nodes) + 1) if isinstance(cores_per_node, int) else cores_per_node
+    if global_replay:
+        held = {rank: [r for role in roles for r in _with_host(role)] for rank, roles in held.items()}
     ranks = _equip(nodes, held, cores, cores_per_rank, gpus_per_node, learner_threads)
-    return Plan(layout, ranks, _memories(layout, ranks))
+    return Plan(layout, ranks, (_global_memory(ranks),) if global_replay else _memories(layout, ranks))
 
 
 def describe(plan: Plan) -> str:
@@ -165,10 +171,11 @@ def describe(plan: Plan) -> str:
     for rank in plan.ranks:
         roles = ", ".join(map(str, rank.roles))
         lines.append(f"{rank.rank:>6}  {rank.node:>4}  {rank.threads:>7}  {rank.device:<7}  {roles}")
-    if plan.layout == "split":
-        for index, memory in enumerate(plan.memories):
+    for index, memory in enumerate(plan.memories):
+        if plan.layout == "split" or memory.node is None:
+            place = "of all servers" if memory.node is None else f"on node {memory.node}"
             lines.append(
-                f"replay memory {index} on node {memory.node}: filled by actors {ranges(memory.actors)}, "
+                f"replay memory {index} {place}: filled by actors {ranges(memory.actors)}, "
                 f"sampled by learners {ranges(memory.learners)}"
             )
     return "\n".join(lines)
@@ -336,6 +343,18 @@ def _equip(
     return tuple(plans)
 
 
+def _with_host(role: Role) -> list[Role]:
+    return [role, Role("replay_host", role.index)] if role.kind == "parameter_server" else [role]
+
+
+def _global_memory(ranks: Sequence[RankPlan]) -> Memory:
+    members = {
+        kind: tuple(sorted(role.index for plan in ranks for role in plan.roles if role.kind == kind))
+        for kind in ("learner", "actor")
+    }
+    return Memory(members["learner"], members["actor"], None)
+
+
 def _memories(layout: str, ranks: Sequence[RankPlan]) -> tuple[Memory, ...]:
     """Local replay: a bundle's own memory, or in the split layout one per node, shared by all on it."""
     groups: dict[int, Memory] = {}
@@ -353,6 +372,7 @@ def _memories(layout: str, ranks: Sequence[RankPlan]) -> tuple[Memory, ...]:
             raise TopologyError(
                 f"node {memory.node} has {here} {ranges(memory.actors or memory.learners)} but no {missing}, and "
                 f"experience does not leave its node: give every node with actors a learner (topology.learners at "
-                f"least the number of nodes) and enough ranks for an actor beside it"
+                f"least the number of nodes) and enough ranks for an actor beside it, or set "
+                f'replay.place = "global"'
             )
     return tuple(groups.values())

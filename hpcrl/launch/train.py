@@ -127,6 +127,7 @@ def make_plan(found: Sequence[Place], config: Config) -> Plan:
         gpus_per_node=min(place.gpus for place in found),
         # Small matrices gain nothing from a second thread, and lose much where ranks share cores.
         learner_threads=topology.learner_threads or (1 if config.network.kind == "mlp" else 0),
+        global_replay=config.replay.place == "global",
     )
 
 

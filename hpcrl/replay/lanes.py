@@ -136,49 +136,21 @@ def shortest_capacity(stack: int, n_step: int) -> int:
     return 2 * (stack + n_step) + 4
 
 
-class Lanes:
-    """Writer's and reader's view of the ``L`` lanes of one memory.
+class StepWriter:
+    """Turns steps into records; what its subclasses do with them is `_write`.
 
     Parameters
     ----------
     memory
-        `record_dtype` ``[L, capacity + mirror]`` with ``mirror = stack + n_step``, C-contiguous.
-    cursors
-        Cursors of the same lanes.
-    capacity
-        Records per lane.
-    stack
-        Frames of one observation.
-    n_step
-        Longest return that will be sampled [steps].
-
-    Raises
-    ------
-    ValueError
-        ``memory`` has another shape, or a lane is shorter than `shortest_capacity`.
+        `record_dtype` ``[L, slots]``, where records are made.
     """
 
-    def __init__(self, memory: np.ndarray, cursors: Cursors, *, capacity: int, stack: int, n_step: int):
-        mirror = stack + n_step
-        if memory.ndim != 2 or memory.shape[1] != capacity + mirror:
-            raise ValueError(
-                f"memory must be [lanes, capacity + stack + n_step] = [lanes, {capacity + mirror}], got {memory.shape}"
-            )
-        shortest = shortest_capacity(stack, n_step)
-        if capacity < shortest:
-            raise ValueError(f"a lane needs at least 2 x (stack + n_step) + 4 = {shortest} records, got {capacity}")
+    def __init__(self, memory: np.ndarray):
         self.memory = memory
-        self.cursors = cursors
-        self.num_lanes = memory.shape[0]
-        self.capacity = capacity
-        self.mirror = mirror
-        self.stack = stack
-        self.n_step = n_step
         self._frames = memory["frame"]
         # A view of the packed fields behind the frame, so that they are written in one assignment.
         self._outcomes = memory.getfield(_OUTCOME, memory.dtype.fields["action"][1])
-        self._row = np.zeros(self.num_lanes, _OUTCOME)
-        self._runs = self.windows(mirror)
+        self._row = np.zeros(len(memory), _OUTCOME)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
@@ -239,17 +211,65 @@ class Lanes:
         row["final"] = 1
         self._write(lanes, frame, row)
 
+    def _store(self, rows: np.ndarray, slots: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
+        self._frames[rows, slots] = frame
+        self._outcomes[rows, slots] = outcome
+
+    def _write(self, lanes: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class Lanes(StepWriter):
+    """Writer's and reader's view of the ``L`` lanes of one memory.
+
+    Parameters
+    ----------
+    memory
+        `record_dtype` ``[L, capacity + mirror]`` with ``mirror = stack + n_step``, C-contiguous.
+    cursors
+        Cursors of the same lanes.
+    capacity
+        Records per lane.
+    stack
+        Frames of one observation.
+    n_step
+        Longest return that will be sampled [steps].
+
+    Raises
+    ------
+    ValueError
+        ``memory`` has another shape, or a lane is shorter than `shortest_capacity`.
+    """
+
+    def __init__(self, memory: np.ndarray, cursors: Cursors, *, capacity: int, stack: int, n_step: int):
+        mirror = stack + n_step
+        if memory.ndim != 2 or memory.shape[1] != capacity + mirror:
+            raise ValueError(
+                f"memory must be [lanes, capacity + stack + n_step] = [lanes, {capacity + mirror}], got {memory.shape}"
+            )
+        shortest = shortest_capacity(stack, n_step)
+        if capacity < shortest:
+            raise ValueError(f"a lane needs at least 2 x (stack + n_step) + 4 = {shortest} records, got {capacity}")
+        super().__init__(memory)
+        self.cursors = cursors
+        self.num_lanes = memory.shape[0]
+        self.capacity = capacity
+        self.mirror = mirror
+        self.stack = stack
+        self.n_step = n_step
+        self._runs = self.windows(mirror)
+
     def _write(self, lanes: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
         slots = self.cursors.committed()[lanes] % self.capacity
         self.cursors.reserve(lanes, 1)
-        self._frames[lanes, slots] = frame
-        self._outcomes[lanes, slots] = outcome
+        self._store(lanes, slots, frame, outcome)
         mirrored = slots < self.mirror
         if mirrored.any():
-            copies = slots[mirrored] + self.capacity
-            self._frames[lanes[mirrored], copies] = frame[mirrored]
-            self._outcomes[lanes[mirrored], copies] = outcome[mirrored]
+            self._store(lanes[mirrored], slots[mirrored] + self.capacity, frame[mirrored], outcome[mirrored])
         self.cursors.commit(lanes, 1)
+
+    def flush(self) -> None:
+        """Nothing is left to write: here every step is written at once."""
 
     def load(self, lane: int, index: int, frames: np.ndarray, outcomes: np.ndarray) -> None:
         """Put records back that were saved, without moving the cursors.

@@ -32,6 +32,8 @@ class Actor:
         Gives new records their first priority, where replay is prioritised.
     ratio : TrainingRatio
         Says when acting would run ahead of learning.
+    send_period : int
+        Steps of each simulator that are written to replay together. [steps]
     sync_period : int
         Steps of each simulator between two pulls; 1 is the paper's. [steps]
     epsilon : callable
@@ -56,6 +58,7 @@ class Actor:
         first_lane: int,
         newcomers: Newcomers | None,
         ratio: TrainingRatio,
+        send_period: int = 1,
         sync_period: int,
         epsilon: Callable[[int, int], float],
         count: Callable[[int], int],
@@ -64,7 +67,7 @@ class Actor:
     ):
         self.index = index
         self.replica, self.policy, self.env, self.lanes, self.ratio = replica, policy, env, lanes, ratio
-        self.newcomers = newcomers
+        self.newcomers, self.send_period, self.unsent_steps = newcomers, send_period, 0
         self.sync_period, self.epsilon_at, self.count, self.reporter = sync_period, epsilon, count, reporter
         self.keeps_episodes = keeps_episodes
         self.lane = first_lane + np.arange(env.num_envs)
@@ -90,7 +93,9 @@ class Actor:
         self.steps += 1
         acted = int(np.count_nonzero(~step.reset))
         self.acted_steps += acted
-        self.ratio.add_steps(acted)
+        self.unsent_steps += acted
+        if self.steps % self.send_period == 0:
+            self._send()
         self.total_frames = self.count(acted)  # (6)
         self.reporter.acted(self)
         self._finish_episodes(step)  # (5)
@@ -123,6 +128,12 @@ class Actor:
         # a step of its own (NEXT_STEP); until then a finished simulator's frame is never written.
         self.first = over if everyone else over | step.reset
         self.frame = step.frame
+
+    def _send(self) -> None:
+        """Write what has been gathered; only now may learners count on it."""
+        self.lanes.flush()
+        self.ratio.add_steps(self.unsent_steps)
+        self.unsent_steps = 0
 
     def _finish_episodes(self, step) -> None:
         self.episode_return += step.reward

@@ -33,6 +33,27 @@ class LocalTally:
         return self._trained
 
 
+class CountedTally:
+    """Counts of a memory that many ranks use, in two of the job's counters.
+
+    Parameters
+    ----------
+    counters
+        Holds ``replay_steps`` and ``replay_trained``.
+    """
+
+    def __init__(self, counters):
+        self._counters = counters
+
+    def steps(self, add: int = 0) -> int:
+        """Agent steps written to the memory, after adding."""
+        return self._counters.add("replay_steps", add)
+
+    def trained(self, add: int = 0) -> int:
+        """Transitions that learners have trained on, after adding."""
+        return self._counters.add("replay_trained", add)
+
+
 class TrainingRatio:
     """Transitions trained per step acted (Accelerated Methods, section 5.2: 8 for DQN, 32 every 4 steps).
 

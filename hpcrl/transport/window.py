@@ -35,6 +35,8 @@ class Window:
         Operations in flight to one rank before a flush (some stacks abort at 255).
     max_transfer_bytes : int
         Longest single transfer.
+    cleared_bytes : int, optional
+        So many bytes are zero at the start, all of them if not given; pages of the others are touched only when used.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Window:
         flavour: str = "allocate",
         max_requests: int = 64,
         max_transfer_bytes: int = MAX_TRANSFER_BYTES,
+        cleared_bytes: int | None = None,
     ):
         self.comm, self.name, self.rank = comm, name, comm.rank
         self.max_requests, self.max_transfer_bytes = max_requests, max_transfer_bytes
@@ -62,7 +65,7 @@ class Window:
                 f'try server.window_flavour = "{"create" if flavour == "allocate" else "allocate"}" or another MPI'
             )
         self.win.Lock_all(MPI.MODE_NOCHECK)
-        self.local[:] = 0
+        self.local[:cleared_bytes] = 0
         self.win.Sync()
         wait_for_all(comm)
         self._in_flight: dict[int, int] = {}

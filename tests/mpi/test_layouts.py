@@ -22,6 +22,12 @@ CASES = {
     "windows by create": (3, ['server.window_flavour="create"']),
     "pipelined": (3, ["learner.pipeline=1"]),
     "lock step": (3, ["run.lock_step=true"]),
+    "global": (4, ["replay.place=global", "topology.servers=2"]),
+    "global, split, prioritized": (
+        5,
+        ["replay.place=global", "replay.sampling=prioritized", "topology.servers=2", "topology.layout=split"],
+    ),
+    "global, serial": (0, ["replay.place=global", "replay.sampling=prioritized", "topology.layout=serial"]),
     "prioritized": (3, ["replay.sampling=prioritized", "replay.n_step=3"]),
     "rare pulls": (3, ["actor.sync_period_steps=5", "learner.pull_period_updates=4"]),
 }

@@ -24,6 +24,7 @@ SIZES = Sizes(
     shortest_lane_steps=14,
     simulators=4,
     simulator_bytes=1000,
+    priority_block_slots=0,
     batch_size=32,
     slots=4,
     gradient_slots=1,
@@ -73,6 +74,24 @@ def test_a_shared_memory_is_counted_once_per_node_and_in_shared_memory():
     replay = 12 * (1000 // 12 + 5) * 100
     assert f.replay_bytes == replay
     assert [rank.shared_bytes for rank in f.ranks[1:]] == [replay, 0, 0, 0, 0]
+
+
+def test_a_global_memory_lies_with_the_servers_in_proportion_to_their_lanes():
+    p = make(6, [0, 0, 0, 1, 1, 1], layout="split", servers=2, learners=1, actors=3, global_replay=True)
+    f = forecast(p, SIZES, PERIODS, updates_per_second=10)
+    lane = (1000 // 12 + 5) * 100
+    assert f.replay_bytes == 12 * lane
+    shards = VECTOR // 2 * (4 + 3 + 1)
+    assert sorted(rank.shared_bytes for rank in f.ranks) == [0, 0, 0, 0, shards + 6 * lane, shards + 6 * lane]
+    with_priorities = forecast(p, replace(SIZES, priority_block_slots=256), PERIODS, updates_per_second=10)
+    assert with_priorities.replay_bytes == 12 * (lane + 257 * 8)
+
+
+def test_a_million_atari_frames_take_what_the_paper_says_and_priorities_little_more():
+    """84 x 84 bytes each: 7.06 GB; priorities 8 bytes for each slot and for each block of 256."""
+    sizes = replace(SIZES, record_bytes=7072, capacity_steps=1_000_000, priority_block_slots=256)
+    f = forecast(make(2, [0, 0], global_replay=True), sizes, PERIODS, updates_per_second=10)
+    assert f.replay_bytes == pytest.approx(7.06e9 + 8e6 * 257 / 256, rel=0.02)
 
 
 def test_lanes_too_short_are_found_before_the_run():

@@ -155,10 +155,12 @@ def test_impossible_counts_show_the_arithmetic(world_size, changes, message):
     evaluators=st.integers(0, 2),
     monitor=st.sampled_from(["shared", "own"]),
     gpus=st.integers(0, 2),
+    global_replay=st.booleans(),
 )
-def test_any_plan_is_whole(layout, ranks_per_node, servers, learners, evaluators, monitor, gpus):
+def test_any_plan_is_whole(layout, ranks_per_node, servers, learners, evaluators, monitor, gpus, global_replay):
     nodes = [node for node, ranks in enumerate(ranks_per_node) for _ in range(ranks)]
     keys = {"layout": layout, "servers": servers, "evaluators": evaluators, "monitor": monitor}
+    keys["global_replay"] = global_replay
     try:
         p = make(len(nodes), nodes, **keys, learners=learners, gpus_per_node=gpus)
     except TopologyError:
@@ -175,7 +177,8 @@ def test_any_plan_is_whole(layout, ranks_per_node, servers, learners, evaluators
     for kind in ("learner", "actor"):
         for index in range(p.num(kind)):
             memory = p.memories[p.memory_of(Role(kind, index))]
-            assert memory.node == p.ranks[p.ranks_of(kind)[index]].node
+            assert memory.node == (None if global_replay else p.ranks[p.ranks_of(kind)[index]].node)
+    assert p.ranks_of("replay_host") == (p.ranks_of("parameter_server") if global_replay else ())
     assert all(rank.device == "cpu" for rank in p.ranks if Role("learner", 0).kind not in {r.kind for r in rank.roles})
     assert describe(p).count("\n") >= len(nodes)
 
@@ -183,6 +186,17 @@ def test_any_plan_is_whole(layout, ranks_per_node, servers, learners, evaluators
 def test_published_size_is_planned():
     p = make(131, [rank // 16 for rank in range(131)], servers=31)
     assert p.num("learner") == 100
+
+
+def test_a_global_memory_has_all_actors_and_learners_wherever_they_are():
+    """Node 1 has actors alone: allowed, as experience goes to the servers."""
+    nodes = [0, 0, 1, 1]
+    with pytest.raises(TopologyError, match="replay.place"):
+        make(4, nodes, layout="split", servers=1, learners=1)
+    p = make(4, nodes, layout="split", servers=1, learners=1, global_replay=True)
+    assert p.memories == (Memory((0,), (0, 1), None),)
+    assert p.roles_of(0) == (Role("parameter_server", 0), Role("replay_host", 0), Role("monitor", 0))
+    assert "replay memory 0 of all servers: filled by actors 0-1, sampled by learners 0" in describe(p)
 
 
 def test_describe():

@@ -100,6 +100,7 @@ def make(
         first_lane=first_lane,
         newcomers=newcomers,
         ratio=ratio or TrainingRatio(LocalTally(), intensity=1, batch_size=1, learning_starts=10**6, slack_updates=0),
+        send_period=1,
         sync_period=sync_period,
         epsilon=lambda global_update, total_frames: global_update + total_frames / 1e6,
         count=count,

@@ -1,0 +1,157 @@
+"""Lanes of records spread over the windows of several hosts, with tables of numbers beside them."""
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, Run, look, overtaken, read
+from hpcrl.transport.protocol import Get, Program, round_up
+from hpcrl.transport.window import Window, drive
+
+FLOAT_BYTES = 8
+
+
+class HostedLanes:
+    """``L`` lanes, dealt to ``H`` hosts in turn: lane ``l`` is lane ``l // H`` of host ``l % H``. Collective.
+
+    All ranks may read every lane; each lane has one writer. Hosts need only make MPI progress. The threads of a rank
+    take turns.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        All ranks.
+    hosts : sequence of int
+        Ranks that hold the lanes.
+    num_lanes, capacity, mirror, record_bytes : int
+        See :class:`hpcrl.transport.lane_protocol.LanesLayout`.
+    table_floats : int
+        For each lane, float64 in its host's :attr:`table`, which the host alone writes and all may read.
+    writes : sequence of int
+        Lanes that this rank writes.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        hosts: Sequence[int],
+        num_lanes: int,
+        capacity: int,
+        mirror: int,
+        record_bytes: int,
+        table_floats: int,
+        writes: Sequence[int],
+        flavour: str = "allocate",
+        max_requests: int = 64,
+    ):
+        self.hosts, self.num_lanes, self.capacity = tuple(hosts), num_lanes, capacity
+        self._layouts = []
+        for host in range(len(self.hosts)):
+            lanes = self.lanes_of(host)
+            start = round_up(FLOAT_BYTES * table_floats * lanes)
+            self._layouts.append(LanesLayout(start, lanes, capacity, mirror, record_bytes))
+        mine = self._layouts[self.hosts.index(comm.rank)] if comm.rank in self.hosts else None
+        self.window = Window(
+            comm,
+            mine.end if mine else 0,
+            name="lanes",
+            flavour=flavour,
+            max_requests=max_requests,
+            cleared_bytes=mine.slot(0, 0) if mine else 0,
+        )
+        self.table = self.window.local[: mine.start].view(np.float64) if mine else None
+        """float64, this host's own; see :meth:`show`"""
+        self._writers = {lane: LaneWriter(self._layouts[lane % len(hosts)], lane // len(hosts)) for lane in writes}
+        self._turn = threading.Lock()
+
+    def lanes_of(self, host: int) -> int:
+        """Lanes that a host holds."""
+        return len(range(host, self.num_lanes, len(self.hosts)))
+
+    def _drive(self, programs: Mapping[int, Program]) -> dict[int, object]:
+        """Run a program against each of some hosts; results by host."""
+        with self._turn:
+            results = drive(self.window, [(self.hosts[host], program) for host, program in programs.items()])
+        return dict(zip(programs, results, strict=True))
+
+    # reading ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64 ``[L]`` each: records that are begun, and complete, in each lane."""
+        cursors = np.empty((self.num_lanes, 2), np.int64)
+        programs = {host: look(layout) for host, layout in enumerate(self._layouts) if layout.lanes}
+        for host, seen in self._drive(programs).items():
+            cursors[host :: len(self.hosts)] = seen
+        return cursors[:, 0], cursors[:, 1]
+
+    def reserved(self) -> np.ndarray:
+        """int64 ``[L]``"""
+        return self.look()[0]
+
+    def committed(self) -> np.ndarray:
+        """int64 ``[L]``"""
+        return self.look()[1]
+
+    def read(self, lane: np.ndarray, first: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Copy ``B`` runs of consecutive records.
+
+        Parameters
+        ----------
+        lane, first : int64 [B]
+            Lane and absolute index of the first record of each run.
+        out : [B, ...]
+            Contiguous; row ``b`` takes run ``b``.
+
+        Returns
+        -------
+        bool [B]
+            Which runs their writers may have overtaken meanwhile; records before index 0 are not looked at.
+        """
+        host = lane % len(self.hosts)
+        place, rows = (lane // len(self.hosts)).tolist(), out.reshape(len(out), -1)
+        begin, reserved = first.tolist(), np.empty(len(lane), np.int64)
+        mine = {h: np.flatnonzero(host == h) for h in set(host.tolist())}
+        programs = {
+            h: read(self._layouts[h], [Run(place[b], begin[b], rows[b]) for b in runs.tolist()])
+            for h, runs in mine.items()
+        }
+        for h, cursors in self._drive(programs).items():
+            reserved[mine[h]] = cursors[lane[mine[h]] // len(self.hosts), 0]
+        return overtaken(reserved, np.maximum(first, 0), self.capacity)
+
+    def read_tables(self, wanted: Mapping[int, Sequence[tuple[int, np.ndarray]]]) -> None:
+        """Copy from the tables of hosts: for each host, from which float on into which float64 array."""
+
+        def gets(parts: Sequence[tuple[int, np.ndarray]]) -> Program:
+            yield tuple(Get(FLOAT_BYTES * first, out) for first, out in parts)
+
+        self._drive({host: gets(parts) for host, parts in wanted.items()})
+
+    # writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, records: Mapping[int, np.ndarray]) -> None:
+        """Append records, contiguous ``[count, ...]``, to each of some of this rank's lanes; complete on return."""
+        programs = [
+            (self.hosts[lane % len(self.hosts)], self._writers[lane].write(rows)) for lane, rows in records.items()
+        ]
+        with self._turn:
+            drive(self.window, programs)
+
+    # the host itself ----------------------------------------------------------------------------------------------
+
+    def look_at_own(self) -> np.ndarray:
+        """int64 ``[lanes, 2]``: the cursors of this host's lanes, reserved and committed."""
+        mine = self.hosts.index(self.window.rank)
+        return self._drive({mine: look(self._layouts[mine])})[mine]
+
+    def show(self) -> None:
+        """Let others see what this host wrote to its :attr:`table`."""
+        self.window.win.Sync()
+
+    def free(self) -> None:
+        """Free the window; collective. ``table`` must not be used afterwards."""
+        self.table = None
+        self.window.free()
