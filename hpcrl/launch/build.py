@@ -315,7 +315,7 @@ def make_learner(job: Job, index: int) -> Learner:
         guard=LossGuard(config.learner.outlier_deviations, config.learner.outlier_window_updates)
         if config.learner.outlier_deviations
         else None,
-        replay=make_replay(job),
+        replay=make_replay(job, online),
         ratio=job.memory.ratio,
         gradients=job.gradients,
         servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),

@@ -29,6 +29,7 @@ from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
 
 if TYPE_CHECKING:
     from hpcrl.launch.build import Job
+    from hpcrl.networks import Replica
 
 log = logging.getLogger(__name__)
 
@@ -184,13 +185,13 @@ def make_replay_host(job: "Job", index: int) -> ReplayHost:
 # What uses a memory -------------------------------------------------------------------------------------------------
 
 
-def make_replay(job: "Job") -> UniformReplay | Prefetch:
-    """What the learner of this rank samples."""
+def make_replay(job: "Job", online: "Replica") -> UniformReplay | Prefetch:
+    """What the learner of this rank samples; its clock is that of the learner's parameters."""
     config, memory = job.config.replay, job.memory
 
     def beta() -> float:
         length = config.priority_beta_length_updates
-        return linear(job.online.global_update, config.priority_beta_start, config.priority_beta_end, length)
+        return linear(online.global_update, config.priority_beta_start, config.priority_beta_end, length)
 
     if config.sampling == "uniform":
         replay = UniformReplay(memory.lanes, **_returns(job))
