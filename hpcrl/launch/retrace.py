@@ -288,10 +288,10 @@ def _read(config: Config, run_dir: Path) -> tuple[list[list[Event]], list[list[J
     rows = read_runlog(run_dir, "order")
     if not len(rows["event"]):
         raise ConfigError(f"{run_dir} has recorded no order: run it anew with log.apply_order = true")
-    if config.topology.layout == "split":
+    if config.topology.layout == "split" or config.replay.place == "global":
         raise ConfigError(
-            f"{run_dir}: expected the bundled or serial layout, got split, where actors write a memory while learners "
-            "sample it, which the order of gradients does not tell"
+            f"{run_dir}: expected the bundled or serial layout with local replay, got {config.topology.layout} with "
+            f"{config.replay.place}: what lies in a memory when it is sampled, while others write it, is not recorded"
         )
     if len(list(run_dir.glob("runlog-*.h5"))) > 1:
         raise ConfigError(f"{run_dir} was resumed: only a run of one piece can be retraced")

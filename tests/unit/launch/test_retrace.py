@@ -10,13 +10,13 @@ from hpcrl.storage import schema
 from hpcrl.storage.runlog import RunLog
 
 
-def config(layout="bundled"):
+def config(layout="bundled", place="local"):
     return from_dict(
         {
             "topology": {"layout": layout},
             "env": {"id": "catch", "simulators": 1},
             "network": {"kind": "mlp", "hidden": [4]},
-            "replay": {"capacity_steps": 100, "learning_starts_steps": 50},
+            "replay": {"place": place, "capacity_steps": 100, "learning_starts_steps": 50},
         }
     )
 
@@ -34,10 +34,11 @@ def test_a_run_that_recorded_no_order(tmp_path):
         Retrace(config(), tmp_path)
 
 
-def test_the_split_layout(tmp_path):
+@pytest.mark.parametrize(("layout", "place"), [("split", "local"), ("bundled", "global")])
+def test_a_memory_that_others_write(layout, place, tmp_path):
     record(tmp_path, {"event": ACTED})
-    with pytest.raises(ConfigError, match="expected the bundled or serial layout, got split"):
-        Retrace(config("split"), tmp_path)
+    with pytest.raises(ConfigError, match=f"with local replay, got {layout} with {place}"):
+        Retrace(config(layout, place), tmp_path)
 
 
 def test_a_resumed_run(tmp_path):
