@@ -5,17 +5,24 @@ import time
 
 from mpi4py import MPI
 
+IDLE_SHARE = 0.1
+"""A loop without work sleeps so long that its rounds take less than this part of a core."""
+MOST_STRETCHES = 10
+"""How many times its longest sleep a loop sleeps at most, to keep to that share."""
+
 
 class Backoff:
     """Growing sleeps for a loop that found nothing to do; makes MPI progress.
 
     Ranks may share cores, so an idle rank must not burn one; the first waits are short so that a rank that is served
-    within microseconds does not sleep a whole time slice.
+    within microseconds does not sleep a whole time slice. A loop whose rounds are dear (a server looks at every
+    learner's ring) sleeps longer between them once it has long been idle.
     """
 
     def __init__(self, comm: MPI.Intracomm, longest_seconds: float = 1e-3):
         self.comm, self.longest = comm, longest_seconds
         self.delay = 0.0
+        self._used = time.thread_time()
 
     def reset(self) -> None:
         """Something happened: the next wait is short again."""
@@ -24,7 +31,13 @@ class Backoff:
     def wait(self) -> None:
         """Make MPI progress and sleep, a little longer than the last time."""
         self.comm.Iprobe()
-        time.sleep(self.delay)
+        used = time.thread_time()
+        if self.delay < self.longest:
+            time.sleep(self.delay)
+        else:
+            round_seconds = used - self._used
+            time.sleep(max(self.longest, min(round_seconds / IDLE_SHARE, MOST_STRETCHES * self.longest)))
+        self._used = used
         self.delay = min(max(2 * self.delay, 2e-5), self.longest)
 
 
