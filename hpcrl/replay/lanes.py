@@ -90,8 +90,8 @@ class Cursors(Protocol):
     def look(self) -> tuple[np.ndarray, np.ndarray]:
         """``reserved`` and ``committed``, read at once."""
 
-    def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
-        """Announce ``counts`` more records in each of the distinct ``lanes``."""
+    def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
+        """Announce ``counts`` more records in each of the distinct ``lanes``; return the indices of the first ones."""
 
     def commit(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
         """Publish them, now that they are written."""
@@ -113,8 +113,10 @@ class LocalCursors:
     def look(self) -> tuple[np.ndarray, np.ndarray]:
         return self._reserved, self._committed
 
-    def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
+    def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
+        first = self._reserved[lanes]
         self._reserved[lanes] += counts
+        return first
 
     def commit(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
         self._committed[lanes] += counts
@@ -260,8 +262,7 @@ class Lanes(StepWriter):
         self._runs = self.windows(mirror)
 
     def _write(self, lanes: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
-        slots = self.cursors.committed()[lanes] % self.capacity
-        self.cursors.reserve(lanes, 1)
+        slots = self.cursors.reserve(lanes, 1) % self.capacity
         self._store(lanes, slots, frame, outcome)
         mirrored = slots < self.mirror
         if mirrored.any():

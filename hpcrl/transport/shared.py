@@ -49,6 +49,12 @@ class NodeMemory:
         """Add to a word and return its value after the addition."""
         return self.words.word(Add(word * WORD, value), 0) + value
 
+    def add_to_each(self, words: np.ndarray, value: int) -> np.ndarray:
+        """Add to each of the distinct ``words``, int64 ``[n]``; return their values before it."""
+        begun = [self.words.start(Add(int(word) * WORD, value), 0) for word in words]
+        self.words.flush(0)
+        return np.array([before for _, before in begun], np.int64)
+
     def free(self) -> None:
         """Free both windows; collective over the node. ``array`` must not be used afterwards."""
         if self.win != MPI.WIN_NULL:
@@ -80,17 +86,22 @@ class SharedCursors:
         values = self.memory.get(range(2 * self.num_lanes))
         return values[: self.num_lanes], values[self.num_lanes :]
 
-    def reserve(self, lanes: np.ndarray, counts: int) -> None:
-        """Begin ``counts`` records in each of ``lanes``; no later store of this rank is visible before."""
-        for lane in lanes:
-            self.memory.add(int(lane), counts)
+    def reserve(self, lanes: np.ndarray, counts: int) -> np.ndarray:
+        """Begin ``counts`` records in each of ``lanes``; no later store of this rank is visible before.
+
+        Returns
+        -------
+        int64 ``[len(lanes)]``
+            Indices of the first ones; a lane's writer alone moves its cursors.
+        """
+        first = self.memory.add_to_each(lanes, counts)
         self.memory.win.Sync()
+        return first
 
     def commit(self, lanes: np.ndarray, counts: int) -> None:
         """Publish them; all earlier stores of this rank are visible before."""
         self.memory.win.Sync()
-        for lane in lanes:
-            self.memory.add(self.num_lanes + int(lane), counts)
+        self.memory.add_to_each(self.num_lanes + lanes, counts)
 
 
 class SharedTally:

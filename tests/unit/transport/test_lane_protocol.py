@@ -174,8 +174,9 @@ def test_lanes_of_a_node_take_the_steps_of_the_program():
 
     class Watched(LocalCursors):
         def reserve(self, lanes, counts):
-            super().reserve(lanes, counts)
+            first = super().reserve(lanes, counts)
             log.append(("reserved", int(self.reserved()[0]), *written()))
+            return first
 
         def commit(self, lanes, counts):
             super().commit(lanes, counts)
