@@ -400,7 +400,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
     resumed = {}
     if job.checkpoint:
         resumed = {
-            "resumed_update": job.checkpoint.global_update,
+            "resumed_update": int(job.checkpoint.attributes["global_update"]),
             "resumed_frames": int(job.checkpoint.attributes["total_frames"]),
         }
     runlog = RunLog(
@@ -419,6 +419,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         owners=job.owners,
         attributes=lambda: {
             "total_frames": job.counters.get("total_frames"),
+            "global_update": job.counters.get("global_update"),
             "wall_seconds": monitor.wall_seconds(),
             "seed": config.run.seed,
             "shard_bounds": list(job.bounds),

@@ -154,7 +154,7 @@ class CheckpointKeeper:
     owners : mapping of int to list of str
         Rank to the names of its owners of state.
     attributes : callable
-        What the manifest is to say beside the owners' states, ``total_frames`` for one; called as a checkpoint begins.
+        What the manifest is to say beside the owners' states, ``total_frames`` for one.
     submit : callable
         Runs a function in the writer thread; disks never delay a server.
     patience_seconds : float
@@ -228,6 +228,10 @@ class CheckpointKeeper:
         """Label the best evaluation's checkpoint as soon as there is one with its parameters; in the writer thread."""
         if self._unmarked and mark_best(self.run_dir, *self._unmarked):
             self._unmarked = ()
+
+    def cut(self) -> None:
+        """The monitor is cut now: the counts in the manifest are those of this moment."""
+        self._attributes = self.attributes()
 
     def step(self) -> None:
         """Take the next step of the checkpoint under way, if there is one."""

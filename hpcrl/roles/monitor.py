@@ -370,6 +370,7 @@ class Monitor:
 
         The checkpoint is finished by the same thread, after the rows.
         """
+        self.keeper.cut()
         self._drain()
         self.write_gradients()
         self.writer.submit(self.runlog.flush)

@@ -342,3 +342,17 @@ def test_what_was_written_since_the_last_checkpoint_is_worth_another_of_the_same
     job.frames = 12
     job.keeper.begin(0)
     assert job.keeper.busy
+
+
+def test_the_counts_in_the_manifest_are_those_of_the_cut(tmp_path):
+    job = Job(tmp_path)
+    job.keeper.begin(3)
+    job.keeper.step()
+    job.train(5)
+    job.keeper.cut()
+    job.train(9)
+    for writer in job.writers:
+        job.write(writer)
+    job.keeper.step()
+    newest, _ = checkpoints.latest(tmp_path)
+    assert (newest.global_update, newest.attributes["total_frames"]) == (3, 20)

@@ -59,9 +59,13 @@ class RunLog:
 class Keeper:
     def __init__(self):
         self.begun, self.evaluations, self.busy = [], [], False
+        self.cuts = 0
 
     def evaluated(self, *evaluation):
         self.evaluations.append(evaluation)
+
+    def cut(self):
+        self.cuts += 1
 
     def begin(self, global_update):
         self.begun.append(global_update)
@@ -425,6 +429,7 @@ def test_a_cut_holds_all_that_was_reported_before_it_and_lets_it_reach_the_disk_
     assert state["returns"].tolist() == [5.0, 7.0]
     assert len(monitor.runlog.of("episodes")) == 2
     assert monitor.runlog.flushes == flushes + 1
+    assert monitor.keeper.cuts == 1
     other = make()
     other.restore(state)
     later(other, clock, 10)
