@@ -38,7 +38,13 @@ def train(run_dir: Path, ranks: int, *overrides: str) -> None:
 
 
 def common(seed: int) -> list[str]:
-    return [f"run.seed={seed}", f"run.total_frames={TOTAL_FRAMES}", "log.period_seconds=1.0"]
+    # Exploration ends early, so that it does not decide when a run is good.
+    return [
+        f"run.seed={seed}",
+        f"run.total_frames={TOTAL_FRAMES}",
+        "exploration.decay_length=3000",
+        "log.period_seconds=1.0",
+    ]
 
 
 def bundles(root: Path) -> None:
@@ -72,6 +78,12 @@ def curve(run_dir: Path) -> tuple[np.ndarray, np.ndarray]:
     return returns, np.interp(ends, progress["total_frames"], progress["wall_seconds"])
 
 
+def gradients(root: Path, name: str) -> list[np.ndarray]:
+    """Delay, count and fate of the gradients of all seeds, rows that add up."""
+    rows = [read_runlog(root / f"{name}, seed {seed}", "gradients") for seed in SEEDS]
+    return [np.concatenate([row[column] for row in rows]) for column in ("delay_updates", "count", "fate")]
+
+
 def table(root: Path, names) -> None:
     for name in names:
         found = [curve(root / f"{name}, seed {seed}") for seed in SEEDS]
@@ -81,10 +93,7 @@ def table(root: Path, names) -> None:
             when.append(f"{STRETCH_FRAMES * (good[0] + 1):,}" if len(good) else "never")
             seconds.append(f"{wall[good[0]]:.1f}" if len(good) else "-")
             last.append(f"{returns[-3:].mean():.2f}")
-        rows = [read_runlog(root / f"{name}, seed {seed}", "gradients") for seed in SEEDS]
-        delay = np.concatenate([row["delay_updates"] for row in rows])
-        count = np.concatenate([row["count"] for row in rows])
-        fate = np.concatenate([row["fate"] for row in rows])
+        delay, count, fate = gradients(root, name)
         share = count[fate > 0].sum() / count.sum()
         print(
             f"| {name} | {', '.join(when)} | {', '.join(seconds)} | {', '.join(last)} | "
@@ -95,8 +104,8 @@ def table(root: Path, names) -> None:
 def plot(root: Path, output: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained", dpi=120)
-    axes = figure.subplots(1, 3)
+    figure = Figure(figsize=(11, 6.4), layout="constrained", dpi=110)
+    axes = figure.subplots(2, 2).ravel()
     frames = np.arange(STRETCH_FRAMES, TOTAL_FRAMES + 1, STRETCH_FRAMES)
     for where, names, over in ((axes[0], BUNDLES, 0), (axes[1], BUNDLES, 1), (axes[2], DELAYS, 0)):
         for name in names:
@@ -108,7 +117,16 @@ def plot(root: Path, output: Path) -> None:
         where.set_xlabel("wall time [s]" if over else "frames of all actors")
         where.grid(alpha=0.3)
         where.legend()
-    axes[0].set_ylabel("training return")
+    for name in list(BUNDLES)[1:]:
+        delay, count, _ = gradients(root, name)
+        share = np.bincount(delay, count) / count.sum()
+        axes[3].plot(share, marker="o", label=f"{name}, mean {np.average(delay, weights=count):.2f}")
+    axes[3].set_xlabel("delay of a gradient [updates]")
+    axes[3].set_ylabel("share")
+    axes[3].grid(alpha=0.3)
+    axes[3].legend()
+    for where in axes[:3]:
+        where.set_ylabel("training return")
     figure.savefig(output)
 
 

@@ -1,4 +1,4 @@
-"""The shipped small configurations learn: 1 server and 2 bundles, evaluated greedily by a rank of its own."""
+"""The shipped small configurations learn, as greedy evaluations by a rank of its own tell."""
 
 import time
 from pathlib import Path
@@ -9,17 +9,25 @@ from launching import training_job
 from hpcrl.storage.runlog import read_runlog
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+CASES = [  # configuration, greedy mean return that counts as good, ranks with an evaluator
+    ("cartpole_bundled.toml", 475.0, 4),
+    ("catch_bundled.toml", 0.95, 4),
+    *(
+        pytest.param(name, 0.95, 5, marks=pytest.mark.long)
+        for name in ("apex_small.toml", "catch_parallel_actors.toml", "catch_many_learners.toml")
+    ),
+]
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("config", "good"), [("cartpole_bundled.toml", 475.0), ("catch_bundled.toml", 0.95)])
-def test_reaches_a_good_greedy_evaluation(config, good, seed, tmp_path):
+@pytest.mark.parametrize(("config", "good", "ranks"), CASES)
+def test_reaches_a_good_greedy_evaluation(config, good, ranks, seed, tmp_path):
     run_dir = tmp_path / "run"
     overrides = ["topology.evaluators=1", "exploration.evaluation_epsilon=0.0", "run.evaluation_episodes=20"]
     overrides += ["run.evaluation_period_updates=500", "log.period_seconds=1.0", f"run.seed={seed}"]
     best, deadline = -float("inf"), time.monotonic() + 300
-    with training_job(4, CONFIGS / config, run_dir, *overrides) as job:
+    with training_job(ranks, CONFIGS / config, run_dir, *overrides) as job:
         while best < good and job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.5)
             rows = read_runlog(run_dir, "evaluations")
