@@ -149,7 +149,7 @@ class Job:
                 self.keep(self.priority_rings)
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
         names += ["replay_steps", "replay_trained"]
-        names += [f"{word}/{rank}" for rank in self.owners for word in ("seen", "written", "held")]
+        names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
         self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
@@ -413,6 +413,15 @@ def make_monitor(job: Job, index: int) -> Monitor:
         },
     )
     who = identity(config, job.plan)
+    attendance = Attendance(
+        beats=job.beats,
+        labels=job.labels,
+        ranks={kind: job.plan.ranks_of(kind) for kind in ROLE_NAMES if job.plan.num(kind)},
+        needed=job.plan.needed(config.run.lock_step),
+        heartbeat_seconds=config.run.heartbeat_seconds,
+        stall_seconds=config.run.stall_seconds,
+        end=job.end,
+    )
     keeper = CheckpointKeeper(
         run_dir=job.run_dir,
         counters=job.counters,
@@ -428,17 +437,8 @@ def make_monitor(job: Job, index: int) -> Monitor:
         submit=writer.submit,
         keep_last=config.checkpoint.keep_last,
         keep_every=config.checkpoint.keep_every,
-        patience_seconds=config.run.heartbeat_seconds,
+        silent=attendance.expendable,
         wait=job.deterministic,
-    )
-    attendance = Attendance(
-        beats=job.beats,
-        labels=job.labels,
-        ranks={kind: job.plan.ranks_of(kind) for kind in ROLE_NAMES if job.plan.num(kind)},
-        needed=job.plan.needed(config.run.lock_step),
-        heartbeat_seconds=config.run.heartbeat_seconds,
-        stall_seconds=config.run.stall_seconds,
-        end=job.end,
     )
     monitor = Monitor(
         name=config.run.name,

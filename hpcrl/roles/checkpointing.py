@@ -8,7 +8,7 @@ monitor finishes the checkpoint.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -82,8 +82,8 @@ class StateWriter:
     """Writes the state of everything on one rank into a checkpoint when the monitor asks for one.
 
     It is the last in its rank's loop, so all owners are cut between the same two rounds. The counters hold the request
-    that is made, and for each rank the one it has seen, the one it has written (negative where that failed) and how
-    long its loop was held for it. [us]
+    that is made, and for each rank the one it has written (negative where that failed) and how long its loop was held
+    for it. [us]
 
     Parameters
     ----------
@@ -122,7 +122,6 @@ class StateWriter:
         if self.wait:
             self._thread.join()
         self.counters.set(f"held/{self.rank}", round(1e6 * (time.monotonic() - began)))
-        self.counters.set(f"seen/{self.rank}", request)
         if self.wait:
             self._answer()
         return True
@@ -157,9 +156,8 @@ class CheckpointKeeper:
         What the manifest is to say beside the owners' states, ``total_frames`` for one.
     submit : callable
         Runs a function in the writer thread; disks never delay a server.
-    patience_seconds : float
-        A rank that has not even seen the request by then is stopped or hangs, and the checkpoint is finished without
-        its owners, as long as it has all parameters.
+    silent : callable
+        Ranks that are stopped or hang and that the job can do without; the checkpoint is finished without their owners.
     wait : bool
         Make the directory before :meth:`begin` returns, so that the cut follows in the same round of a serial run.
     """
@@ -174,18 +172,18 @@ class CheckpointKeeper:
         submit: Callable[[Callable[[], None]], None],
         keep_last: int,
         keep_every: int,
-        patience_seconds: float,
+        silent: Callable[[], Collection[int]],
         wait: bool,
     ):
         self.run_dir, self.counters, self.owners, self.attributes = run_dir, counters, owners, attributes
         self.submit, self.keep_last, self.keep_every = submit, keep_last, keep_every
-        self.patience, self.wait = patience_seconds, wait
+        self.silent, self.wait = silent, wait
         self.busy = False
         self.written = 0
         self.failed = 0
-        self._state, self._began, self._asked, self._attempt = "idle", 0.0, 0.0, 0
+        self._state, self._began, self._attempt = "idle", 0.0, 0
         self._waiting: list[int] = []
-        self._silent: list[int] = []
+        self._absent: list[str] = []
         self._update, self._last_good = -1, (-1, -1)
         self._unmarked: tuple = ()
 
@@ -237,8 +235,8 @@ class CheckpointKeeper:
         """Take the next step of the checkpoint under way, if there is one."""
         if self._state == "made":
             self.counters.set("checkpoint", self._request)
-            self._state, self._asked = "writing", time.monotonic()
-            self._waiting, self._silent, self._held, self._good = list(self.owners), [], (0.0, 0), True
+            self._state = "writing"
+            self._waiting, self._absent, self._held, self._good = list(self.owners), [], (0.0, 0), True
         elif self._state == "writing":
             for rank in list(self._waiting):
                 self._look_at(rank)
@@ -257,24 +255,17 @@ class CheckpointKeeper:
             self._waiting.remove(rank)
             self._good &= word == self._request
             self._held = max(self._held, (self.counters.get(f"held/{rank}") / 1e3, rank))
-        elif time.monotonic() - self._asked > self.patience and self.counters.get(f"seen/{rank}") != self._request:
+        elif rank in self.silent():
             self._waiting.remove(rank)
-            self._silent.append(rank)
-            self._good &= not any(name.startswith("parameter_server-") for name in self.owners[rank])
-            log.warning(
-                "rank %d has not seen the checkpoint of update %d within %g s; it is %s",
-                rank,
-                self._update,
-                self.patience,
-                f"written without {', '.join(self.owners[rank])}" if self._good else "given up",
-            )
+            self._absent += self.owners[rank]
+            names = ", ".join(self.owners[rank])
+            log.warning("checkpoint of update %d: without %s, as rank %d is silent", self._update, names, rank)
 
     def _finish(self) -> None:
         directory = checkpoint.unfinished_dir(self.run_dir, self._update)
         try:
-            absent = [name for rank in self._silent for name in self.owners[rank]]
-            owners = [name for names in self.owners.values() for name in names if name not in absent]
-            checkpoint.finish(directory, owners, absent, self._attributes)
+            owners = [name for names in self.owners.values() for name in names if name not in self._absent]
+            checkpoint.finish(directory, owners, self._absent, self._attributes)
             self._mark_best()
             best = read_best(self.run_dir)
             checkpoint.prune(

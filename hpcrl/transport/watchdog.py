@@ -96,6 +96,8 @@ class Watchdog:
         while frame is not None:
             window, rank = frame.f_locals.get("self"), frame.f_locals.get("rank")
             if isinstance(window, Window) and rank is not None:
-                return f", waiting for {self.labels[rank]} in window {window.name!r}"
+                whole_job = window.comm.size == len(self.labels)
+                label = self.labels[rank] if whole_job else f"rank {rank} of those that share its replay memory"
+                return f", waiting for {label} in window {window.name!r}"
             frame = frame.f_back
         return ""

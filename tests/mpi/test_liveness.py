@@ -60,17 +60,17 @@ def test_a_stopped_bundle_is_named_and_stops_nobody(tmp_path):
     events = run_dir / "events.log"
     with training_job(4, CONFIG, run_dir, *LIMITS, "checkpoint.period_seconds=1") as job:
         pids = rank_pids(job)
-        wait_for(lambda: len(read_runlog(run_dir, "progress")) > 3)
+        wait_for(lambda: latest(run_dir)[0])
         with stopped(pids[-1]):
             begin = time.monotonic()
             wait_for(lambda: "no sign of life" in events.read_text())
             # The test itself looks only now and then, on a machine that may be busy.
-            assert time.monotonic() - begin < HEARTBEAT_SECONDS + 1.0
+            assert time.monotonic() - begin < HEARTBEAT_SECONDS + 3.0
             assert re.search(r"warning: rank 3 \(actor 2, learner 2\) on \S+ has given no sign", events.read_text())
-            checkpoint, _ = latest(run_dir)
-            wait_for(lambda: latest(run_dir)[0].global_update > checkpoint.global_update)
+            wait_for(lambda: "learner-2" in latest(run_dir)[0].absent)  # others go on being written
             time.sleep(5.0)  # longer than run.stall_seconds since it was stopped
         wait_for(lambda: "is back after" in events.read_text())
+        wait_for(lambda: not latest(run_dir)[0].absent)
         with stopped(pids[-1]):
             assert run_ranks(0, ["-m", "hpcrl", "stop", run_dir]).returncode == 0
             out, err = job.communicate(timeout=30)
@@ -80,18 +80,19 @@ def test_a_stopped_bundle_is_named_and_stops_nobody(tmp_path):
     assert "hpcrl: run small stopped" in out
     checkpoint, skipped = latest(run_dir)
     assert not skipped
+    assert "learner-2" in checkpoint.absent
     rows = read_runlog(run_dir, "progress")
     assert rows["global_update"][-1] == checkpoint.global_update  # both were completed
 
 
 def test_a_hung_actor_does_not_keep_the_run_from_its_end(tmp_path):
     arguments = [HERE / "ranks" / "raising.py", "hang", CONFIG, tmp_path / "run", *LIMITS]
-    done = run_ranks(3, [*arguments, "run.total_frames=15000"], timeout=90)
+    done = run_ranks(3, [*arguments, "run.total_frames=12000"], timeout=90)
     assert done.returncode == EXIT_FINISHED, done.stderr
     assert "warning: rank 1 (actor 0, learner 0)" in done.stderr
     assert "the job ends without rank 1" in done.stderr
-    assert frames(tmp_path / "run") >= 15000
-    assert latest(tmp_path / "run")[0].attributes["total_frames"] >= 15000
+    assert frames(tmp_path / "run") >= 12000
+    assert latest(tmp_path / "run")[0].attributes["total_frames"] >= 12000
 
 
 @pytest.mark.parametrize(

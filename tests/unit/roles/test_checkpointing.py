@@ -27,7 +27,8 @@ class Shard:
 class Job:
     """Two ranks with an owner of state each, and a keeper; what is submitted runs when the test says so, or at once."""
 
-    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3, wait=False, patience_seconds=30.0):
+    def __init__(self, run_dir, submit=lambda task: task(), keep_last=3, wait=False):
+        self.silent = set()
         self.frames = 0
         self.run_dir, self.counters, self.shards = run_dir, FakeCounters(), [Shard(0), Shard(1)]
         self.writers = [
@@ -42,7 +43,7 @@ class Job:
             submit=submit,
             keep_last=keep_last,
             keep_every=0,
-            patience_seconds=patience_seconds,
+            silent=lambda: self.silent,
             wait=wait,
         )
 
@@ -289,37 +290,54 @@ def test_a_replay_memory_is_an_owner(tmp_path):
         assert (file.shape, file.slots) == ((1, 18, 2, 1), 20)
 
 
-@pytest.mark.parametrize("silent", ["actor", "parameter_server"])
-def test_a_rank_that_does_not_see_the_request_is_left_out_unless_it_has_parameters(silent, tmp_path, caplog):
-    job = Job(tmp_path, patience_seconds=0.0)
-    job.shards[1].kind, job.writers[1].owners[0].name = silent, f"{silent}-1"
-    job.keeper.owners[1] = [f"{silent}-1"]
+def _with_an_actor(job):
+    """Let rank 1 own the state of an actor, which a checkpoint may lack."""
+    job.shards[1].kind, job.writers[1].owners[0].name = "actor", "actor-1"
+    job.keeper.owners[1] = ["actor-1"]
+
+
+def test_a_silent_rank_is_left_out_and_asked_again(tmp_path, caplog):
+    job = Job(tmp_path)
+    _with_an_actor(job)
     job.keeper.begin(3)
     job.keeper.step()
     job.write(job.writers[0])
+    job.keeper.step()
+    assert job.keeper.busy
+    job.silent = {1}
     for _ in range(3):
         job.keeper.step()
     newest, _ = checkpoints.latest(tmp_path)
-    assert "rank 1 has not seen the checkpoint of update 3" in caplog.text
-    assert not job.keeper.busy
-    if silent == "actor":
-        assert (newest.owners, newest.absent) == (("parameter_server-0",), ("actor-1",))
-        job.keeper.begin(4)  # it is asked again, and has come back
+    assert (newest.owners, newest.absent) == (("parameter_server-0",), ("actor-1",))
+    assert "checkpoint of update 3: without actor-1, as rank 1 is silent" in caplog.text
+    job.silent = set()
+    job.write(job.writers[1])  # it is back, and finds nothing to write into
+    assert sorted(path.name for path in newest.path.iterdir()) == ["manifest.json", "parameter_server-0.h5"]
+    job.take(4)
+    assert checkpoints.latest(tmp_path)[0].absent == ()
+
+
+def test_a_rank_that_falls_silent_while_it_writes_is_not_waited_for(tmp_path):
+    job = Job(tmp_path)
+    job.writers[1].owners.append(Memory())
+    _with_an_actor(job)
+    job.keeper.owners[1].append("replay-0")
+    job.keeper.begin(3)
+    job.keeper.step()
+    job.write(job.writers[0])
+    job.writers[1].step()
+    for _ in range(3):
         job.keeper.step()
-        for writer in job.writers:
-            writer.step()
-        for writer in job.writers:
-            writer._thread.join()
-            writer.step()
+    assert job.keeper.busy  # still writing is no reason to be left out
+    job.silent = {1}
+    for _ in range(3):
         job.keeper.step()
-        assert checkpoints.latest(tmp_path)[0].absent == ()
-    else:
-        assert newest is None
-        assert job.keeper.failed == 1
+    assert checkpoints.latest(tmp_path)[0].absent == ("actor-1", "replay-0")
+    job.writers[1].owners[1].released.set()
 
 
 def test_a_rank_that_is_still_writing_is_waited_for(tmp_path):
-    job = Job(tmp_path, patience_seconds=0.0)
+    job = Job(tmp_path)
     job.writers[1].owners.append(Memory())
     job.keeper.owners[1].append("replay-0")
     job.keeper.begin(3)

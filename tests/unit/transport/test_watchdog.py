@@ -65,6 +65,7 @@ def test_a_call_blocked_in_mpi_ends_the_job_and_names_the_rank_it_waits_for(watc
     blocked = Window.__new__(Window)
     # A call into C that takes as many seconds as the number of the rank.
     blocked.win, blocked.name, blocked._in_flight = SimpleNamespace(Flush=time.sleep), "counters", {2: 1}
+    blocked.comm = SimpleNamespace(size=len(LABELS))
     _, ended = watch()
     blocked.flush(2)
     message, code = next(end for end in ended if end[0] != "left")
