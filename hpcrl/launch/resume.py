@@ -82,7 +82,7 @@ def check_same_problem(checkpoint: Checkpoint, config: Config, plan: Plan) -> No
 
 
 def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str]:
-    """What is other than when a checkpoint was written: one line for the job, and one for each key."""
+    """What is other than when a checkpoint was written: one line for the job, one for each key."""
     then, now = checkpoint.attributes, identity(config, plan)
     counts = [
         f"{name} {then['job'][name]} -> {count}" for name, count in now["job"].items() if then["job"][name] != count
@@ -91,6 +91,9 @@ def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str
     for key, old, new in _changes(then, now):
         fresh = ", so its moments begin anew" if key in MOMENT_KEYS and _moments_changed(then, now) else ""
         lines.append(f"changed: {key} = {_words(new)}, was {_words(old)}{fresh}")
+    if not _has_replay(checkpoint):
+        starts = config.replay.learning_starts_steps
+        lines.append(f"the checkpoint has no replay: learning goes on when each memory holds {starts:,} steps again")
     return lines
 
 
@@ -104,8 +107,12 @@ def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
         plan.layout == then["topology"]["layout"] == "serial"
         and config.env.simulators == then["env"]["simulators"]
         and not config.learning.virtual_delay
-        and any(owner.startswith("replay-") for owner in checkpoint.owners)
+        and _has_replay(checkpoint)
     )
+
+
+def _has_replay(checkpoint: Checkpoint) -> bool:
+    return any(owner.startswith("replay-") for owner in checkpoint.owners)
 
 
 def load_state(checkpoint: Checkpoint, role) -> dict[str, np.ndarray]:

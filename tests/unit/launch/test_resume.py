@@ -113,7 +113,7 @@ def job(ranks=3, **changes):
     return config, plan(ranks, [0] * ranks, **topology, cores_per_node=4, gpus_per_node=0)
 
 
-def written_by(run_dir, config, rank_map, owners=("monitor-0",), update=5):
+def written_by(run_dir, config, rank_map, owners=("replay-0",), update=5):
     directory = checkpoints.begin(run_dir, update)
     for owner in owners:
         checkpoints.write_state(checkpoints.state_path(directory, owner), "monitor", {"returns": np.zeros(1)}, {})
@@ -125,6 +125,9 @@ def test_the_same_job_changes_nothing(tmp_path):
     checkpoint = written_by(tmp_path, *job())
     check_same_problem(checkpoint, *job())
     assert what_changed(checkpoint, *job()) == []
+    without = written_by(tmp_path, *job(), owners=["monitor-0"])
+    (line,) = what_changed(without, *job())
+    assert "no replay: learning goes on when each memory holds 5,000 steps again" in line
     assert keeps_moments(checkpoint, job()[0])
 
 
