@@ -13,7 +13,7 @@ from hpcrl.transport.parameters import ShardedVector
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "rmsprop")
 RATE, EPSILON, DECAY = 1e-4, 1e-3, 0.95
-BLOCK_ELEMENTS = 2**15
+BLOCK_ELEMENTS = 2**18
 TRIES = 3
 
 

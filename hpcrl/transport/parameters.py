@@ -64,6 +64,9 @@ class ShardedVector:
         if self.my_shards:
             self._publisher = Publisher(self.layouts[self.my_shards[0]], patience_seconds, time.monotonic)
             self._moves, self._moved = 0, time.monotonic()
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._over_network = node.size < comm.size
+        node.Free()
 
     @property
     def size(self) -> int:
@@ -84,8 +87,11 @@ class ShardedVector:
         """Wait a moment if somebody is in the middle of a pull of this rank's shard; whether that is so.
 
         From another node a pull gets on only while this rank makes MPI progress, so that a server should not sleep as
-        long as one that is idle. A reader that has not moved for `ATTENTION_SECONDS` gets none of this.
+        long as one that is idle. A reader that has not moved for `ATTENTION_SECONDS` gets none of this, and inside one
+        node, where readers need no help, nobody does.
         """
+        if not self._over_network:
+            return False
         ((inside, moves),) = drive(self.window, [(self.window.rank, self._publisher.look())])
         if moves != self._moves:
             self._moves, self._moved = moves, time.monotonic()

@@ -204,7 +204,7 @@ def test_of_others_it_is_the_rate_itself(case):
     assert learning_rates(optimizer) == (RATE, RATE)
 
 
-@pytest.mark.parametrize("size", [1, 2 * BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS + 5])
+@pytest.mark.parametrize("size", [1, BLOCK_ELEMENTS, 2 * BLOCK_ELEMENTS + 5])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", [case for case in OPTIONS if case.startswith("rmsprop")])
 def test_rmsprop_in_blocks_is_torchs_to_the_bit(case, threads, size):
@@ -215,7 +215,7 @@ def test_rmsprop_in_blocks_is_torchs_to_the_bit(case, threads, size):
     optimizers = [RMSprop([shards[0]], **options), torch.optim.RMSprop([shards[1]], foreach=False, **options)]
     torch.set_num_threads(threads)
     try:
-        for _ in range(5):
+        for _ in range(3):
             gradient = rng.normal(size=size).astype(np.float32)
             ours, torchs = (take(shard, opt, gradient) for shard, opt in zip(shards, optimizers, strict=True))
             np.testing.assert_array_equal(ours, torchs)
