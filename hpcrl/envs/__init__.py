@@ -117,7 +117,7 @@ def make_env(
     threads
         Atari: threads that step the simulators.
     exact
-        Atari: on single emulators whose state can be saved, in one thread and much slower.
+        Atari: on single emulators whose state can be saved, all in one thread.
     kwargs
         Handed to the environment.
 

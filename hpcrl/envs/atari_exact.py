@@ -1,5 +1,5 @@
-"""Atari games on single `ale_py.ALEInterface`s, whose whole state can be saved; much slower than ale-py's vector
-environment, which cannot be cloned (``env.exact``).
+"""Atari games on single `ale_py.ALEInterface`s, stepped in one thread, whose whole state can be saved (``env.exact``);
+ale-py's vector environment cannot be cloned.
 
 `ExactVector` stands in for `ale_py.vector_env.AtariVectorEnv` and gives the same frames, rewards and ends for the same
 actions, apart from random numbers: no-ops and sticky actions are drawn here, because the state of an emulator does not
