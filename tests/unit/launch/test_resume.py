@@ -116,7 +116,8 @@ def job(ranks=3, **changes):
 def written_by(run_dir, config, rank_map, owners=("replay-0",), update=5):
     directory = checkpoints.begin(run_dir, update)
     for owner in owners:
-        checkpoints.write_state(checkpoints.state_path(directory, owner), "monitor", {"returns": np.zeros(1)}, {})
+        kind = owner.rpartition("-")[0]
+        checkpoints.write_state(checkpoints.state_path(directory, owner), kind, {"some": np.zeros(1)}, {})
     attributes = {"total_frames": 20, **identity(config, rank_map)}
     return checkpoints.finish(directory, owners, [], attributes)
 
