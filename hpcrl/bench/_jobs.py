@@ -1,6 +1,7 @@
 """Jobs that a benchmark starts: with which launcher, in which environment, and that none of them is left."""
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -70,6 +71,28 @@ def run(command: Sequence[str], output: Path, limit_seconds: float, codes: Seque
         what = "did not end in time" if code is None else f"ended with code {code}"
         lines = output.read_text(errors="replace").splitlines()[-20:]
         raise HpcrlError("\n".join([f"{' '.join(command)} {what}; its last lines:", *lines]))
+
+
+def figures(
+    launcher: Sequence[str], ranks: int, module: str, arguments: Sequence[str], output: Path, limit_seconds: float
+) -> dict[str, list]:
+    """Run ``python -m module arguments...`` on some ranks; return the figures that one of them prints.
+
+    Raises
+    ------
+    HpcrlError
+        The job failed, or printed none.
+    """
+    # -m mpi4py: an exception on one rank ends them all.
+    command = [sys.executable, "-m", "mpi4py", "-m", module, *arguments]
+    run([*launcher, "-n", str(ranks), *command], output, limit_seconds)
+    lines = [line for line in output.read_text().splitlines() if line.startswith(MARK)]
+    if len(lines) != 1:
+        raise HpcrlError(
+            f"expected one line of figures from {ranks} ranks, got {len(lines)}: is {launcher[0]} "
+            "the launcher of this MPI?"
+        )
+    return json.loads(lines[0].removeprefix(MARK))
 
 
 def _wait(command: Sequence[str], output, limit_seconds: float) -> int | None:

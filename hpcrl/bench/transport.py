@@ -6,9 +6,7 @@ taken from the environment (with MPICH ``MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self`` 
 ``HPCRL_MPIEXEC`` names another launcher, as in ``HPCRL_MPIEXEC="mpiexec -hosts a,b"``.
 """
 
-import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +16,6 @@ from rich.console import Console
 
 from hpcrl import bench
 from hpcrl.bench import _jobs
-from hpcrl.errors import HpcrlError
 
 VECTORS = {"nature": 1_687_206, "100m": 100_000_000}
 """parameters: the Nature network with 6 actions, and a large one"""
@@ -97,16 +94,7 @@ def measure(
         It failed.
     """
     output = directory / f"{parameters}-{servers}.out"
-    # -m mpi4py: an exception on one rank ends them all.
-    command = [sys.executable, "-m", "mpi4py", "-m", RANKS, str(parameters), *parts]
-    _jobs.run([*launcher, "-n", str(servers + 1), *command], output, LIMIT_SECONDS)
-    lines = [line for line in output.read_text().splitlines() if line.startswith(_jobs.MARK)]
-    if len(lines) != 1:
-        raise HpcrlError(
-            f"expected one line of figures from {servers + 1} ranks, got {len(lines)}: is {launcher[0]} "
-            "the launcher of this MPI?"
-        )
-    return json.loads(lines[0].removeprefix(_jobs.MARK))
+    return _jobs.figures(launcher, servers + 1, RANKS, [str(parameters), *parts], output, LIMIT_SECONDS)
 
 
 def row_name(figure: str, vector: str, servers: int) -> str:

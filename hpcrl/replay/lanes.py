@@ -259,7 +259,8 @@ class Lanes(StepWriter):
         self.mirror = mirror
         self.stack = stack
         self.n_step = n_step
-        self._runs = self.windows(mirror)
+        self._runs: dict[int, np.ndarray] = {}
+        """length to the runs of so many records, each as one lump of bytes, which is the fastest to copy"""
 
     def _write(self, lanes: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
         slots = self.cursors.reserve(lanes, 1) % self.capacity
@@ -325,7 +326,11 @@ class Lanes(StepWriter):
             `record_dtype` ``[B, length]``, and bool ``[B]``: which runs the writer may have overtaken meanwhile.
             Records before index 0 are not looked at: nobody needs them.
         """
-        runs = self._runs[:, :, :length][lane, first % self.capacity]
+        if length not in self._runs:
+            lump = np.dtype((np.void, length * self.memory.itemsize))
+            strides = self.memory.strides
+            self._runs[length] = np.ndarray((self.num_lanes, self.capacity), lump, self.memory, strides=strides)
+        runs = self._runs[length][lane, first % self.capacity].view(self.memory.dtype).reshape(-1, length)
         return runs, np.maximum(first, 0) < self.cursors.reserved()[lane] - self.capacity
 
     def check_valid(self) -> tuple[bool, str]:

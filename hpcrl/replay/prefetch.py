@@ -37,6 +37,11 @@ class Prefetch:
         """See `UniformReplay`."""
         return self._replay.overwritten
 
+    @property
+    def hidden(self) -> float:
+        """Share of the time that drawing took which the learner did not wait for; NaN before the first batch."""
+        return max(0.0, 1 - self.waited_seconds / self.sampling_seconds) if self.sampling_seconds else float("nan")
+
     def sample(self, batch_size: int, rng: np.random.Generator) -> Batch | None:
         """The batch that was begun at the last call, always with the same arguments; see `UniformReplay.sample`."""
         begun = time.perf_counter()

@@ -39,7 +39,11 @@ class UniformReplay:
     ----------
     overwritten
         Samples drawn again because a writer had overwritten them while they were copied.
+    hidden
+        See `Prefetch`; NaN, as nothing is drawn ahead here.
     """
+
+    hidden = float("nan")
 
     def __init__(self, lanes: Lanes, *, n_step: int, discount: float, reward_clip: float | None):
         if not 1 <= n_step <= lanes.n_step:

@@ -45,6 +45,7 @@ class Progress:
     effective_rate: float = math.nan
     training_intensity: float = math.nan
     replay_fill: float = math.nan
+    sampling_hidden: float = math.nan
     loss: float = math.nan
     mean_q: float = math.nan
     eta_seconds: float = math.nan

@@ -9,7 +9,16 @@ import numpy as np
 FIELDS = {
     "episode": ("simulator", "episode_return", "length_steps", "total_frames", "global_update"),
     "actor": ("steps", "epsilon", "total_frames", "global_update"),
-    "learner": ("updates", "trained", "loss", "mean_q", "replay_fill", "overwritten", "global_update"),
+    "learner": (
+        "updates",
+        "trained",
+        "loss",
+        "mean_q",
+        "replay_fill",
+        "overwritten",
+        "sampling_hidden",
+        "global_update",
+    ),
     "gradient": ("fate", "delay_updates", "count"),
     "order": (
         "total_frames",
@@ -168,6 +177,7 @@ class Reporter:
                 **learner.take_means(),
                 replay_fill=learner.replay.fill,
                 overwritten=learner.replay.overwritten,
+                sampling_hidden=learner.replay.hidden,
                 global_update=learner.online.global_update,
             )
 

@@ -344,6 +344,7 @@ class Monitor:
             effective_rate=self._mean("parameter_server", "effective_rate"),
             training_intensity=(now.trained - before.trained) / acted if acted else float("nan"),
             replay_fill=self._mean("learner", "replay_fill"),
+            sampling_hidden=self._mean("learner", "sampling_hidden"),
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),
             eta_seconds=self._eta(now, frames_per_second, updates_per_second),

@@ -121,6 +121,9 @@ TABLES: dict[str, dict[str, Column]] = {
         ),
         "training_intensity": Column("f8", "1", "transitions trained per step acted, since the row before"),
         "replay_fill": Column("f8", "1", "filled share of the replay memories, 0 to 1"),
+        "sampling_hidden": Column(
+            "f8", "1", "share of drawing minibatches not waited for so far; NaN: none drawn ahead"
+        ),
         "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),
         "mean_q": Column("f8", "score", "mean value of the actions in the minibatches since the row before"),
     },

@@ -38,7 +38,7 @@ class Rings:
 
 
 class Replay:
-    fill, overwritten = 0.25, 3
+    fill, overwritten, hidden = 0.25, 3, 0.9
 
     def __init__(self):
         self.sampled, self.updated = [], []
@@ -200,7 +200,10 @@ def test_reports_hold_means_since_the_last_report():
     assert np.isnan(losses[0])
     assert losses[1:] == [1, 2, 3]
     assert learner.take_means() == {"loss": 4, "mean_q": 40}
-    assert reports.of("learner")[-1].items() >= {"updates": 3, "replay_fill": 0.25, "overwritten": 3}.items()
+    assert (
+        reports.of("learner")[-1].items()
+        >= {"updates": 3, "replay_fill": 0.25, "overwritten": 3, "sampling_hidden": 0.9}.items()
+    )
 
 
 def test_it_counts_what_became_of_each_gradient():

@@ -75,7 +75,11 @@ def make_learner(index, server, rings, *, delay, explosions, guard):
         algorithm=Bowl(online, explosions, index),
         guard=guard,
         replay=SimpleNamespace(
-            sample=lambda batch_size, rng: "a batch", update=lambda batch, delta: None, fill=0.0, overwritten=0
+            sample=lambda batch_size, rng: "a batch",
+            update=lambda batch, delta: None,
+            fill=0.0,
+            overwritten=0,
+            hidden=0.0,
         ),
         ratio=ratio,
         gradients=rings.of(index),
