@@ -5,10 +5,12 @@ import time
 
 from mpi4py import MPI
 
-IDLE_SHARE = 0.1
-"""A loop without work sleeps so long that its rounds take less than this part of a core."""
+IDLE_WAITS = 100
+"""Waits in a row after which a loop counts as idle, and not as between two pieces of work."""
+IDLE_SHARE = 0.03
+"""An idle loop sleeps so long that its rounds take less than this part of a core."""
 MOST_STRETCHES = 10
-"""How many times its longest sleep a loop sleeps at most, to keep to that share."""
+"""How many times its longest sleep an idle loop sleeps at most."""
 
 
 class Backoff:
@@ -16,27 +18,29 @@ class Backoff:
 
     Ranks may share cores, so an idle rank must not burn one; the first waits are short so that a rank that is served
     within microseconds does not sleep a whole time slice. A loop whose rounds are dear (a server looks at every
-    learner's ring) sleeps longer between them once it has long been idle.
+    learner's ring) sleeps longer between them once it has been idle for some tenths of a second.
     """
 
     def __init__(self, comm: MPI.Intracomm, longest_seconds: float = 1e-3):
         self.comm, self.longest = comm, longest_seconds
         self.delay = 0.0
+        self._waits = 0
         self._used = time.thread_time()
 
     def reset(self) -> None:
         """Something happened: the next wait is short again."""
         self.delay = 0.0
+        self._waits = 0
 
     def wait(self) -> None:
         """Make MPI progress and sleep, a little longer than the last time."""
         self.comm.Iprobe()
         used = time.thread_time()
-        if self.delay < self.longest:
-            time.sleep(self.delay)
-        else:
-            round_seconds = used - self._used
-            time.sleep(max(self.longest, min(round_seconds / IDLE_SHARE, MOST_STRETCHES * self.longest)))
+        pause = self.delay
+        if self._waits > IDLE_WAITS:
+            pause = max(pause, min((used - self._used) / IDLE_SHARE, MOST_STRETCHES * self.longest))
+        time.sleep(pause)
+        self._waits += 1
         self._used = used
         self.delay = min(max(2 * self.delay, 2e-5), self.longest)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcrl.transport import waiting
-from hpcrl.transport.waiting import IDLE_SHARE, MOST_STRETCHES, Backoff
+from hpcrl.transport.waiting import IDLE_SHARE, IDLE_WAITS, MOST_STRETCHES, Backoff
 
 
 class Clock:
@@ -51,18 +51,20 @@ def test_sleeps_grow_to_the_longest_and_begin_anew_after_work(clock):
     assert idle(clock, waits, 1, 1e-6) == [0]
 
 
-def test_a_dear_round_is_slept_off_to_its_share_of_a_core(clock):
+def test_a_dear_round_is_slept_off_to_its_share_of_a_core_once_the_loop_is_idle(clock):
     waits = backoff(1e-3)
-    idle(clock, waits, 10, 2e-4)
-    (slept,) = idle(clock, waits, 1, 2e-4)
-    assert slept == pytest.approx(2e-4 / IDLE_SHARE)
+    assert max(idle(clock, waits, IDLE_WAITS, 2e-4)) == 1e-3
+    idle(clock, waits, 2, 2e-4)
+    assert idle(clock, waits, 1, 2e-4) == [pytest.approx(2e-4 / IDLE_SHARE)]
+    waits.reset()
+    assert max(idle(clock, waits, IDLE_WAITS, 2e-4)) == 1e-3
 
 
 def test_however_dear_a_round_sleeps_stay_bounded(clock):
     waits = backoff(1e-3)
-    idle(clock, waits, 10, 1.0)
+    idle(clock, waits, IDLE_WAITS + 2, 1.0)
     assert idle(clock, waits, 1, 1.0) == [MOST_STRETCHES * 1e-3]
 
 
 def test_who_wants_no_sleep_gets_none(clock):
-    assert set(idle(clock, backoff(0.0), 10, 1e-3)) == {0}
+    assert set(idle(clock, backoff(0.0), 2 * IDLE_WAITS, 1e-3)) == {0}
