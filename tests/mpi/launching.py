@@ -70,10 +70,11 @@ def training_job(ranks: int, config, run_dir: Path, *overrides: str) -> Iterator
         files = shared_memory(rank_pids(job))
         yield job
     finally:
+        ended = job.poll() is not None
         job.kill()
         job.communicate()
         left = left_in_shared_memory(files)
-    assert not left
+    assert not (ended and left)  # a launcher that is killed itself cleans nothing up
 
 
 def start_training(ranks: int, config, run_dir: Path, *overrides: str) -> subprocess.Popen:
