@@ -272,7 +272,10 @@ def list_checkpoints(run_dir: Path) -> tuple[list[Checkpoint], list[tuple[Path, 
 
 
 def find_fault(checkpoint: Checkpoint) -> str | None:
-    """Compare the size and checksum of every file with the manifest; return what differs. All bytes are read."""
+    """Compare the size and checksum of every file with the manifest, and its version with ours; return what differs.
+
+    All bytes are read.
+    """
     for owner, expected in checkpoint.files.items():
         try:
             found = _describe(state_path(checkpoint.path, owner))
@@ -281,7 +284,19 @@ def find_fault(checkpoint: Checkpoint) -> str | None:
         if found != expected:
             what = "bytes" if found["bytes"] != expected["bytes"] else "sha256"
             return f"{found['name']}: expected {what} {expected[what]}, found {found[what]}"
+        try:
+            _check_version(state_path(checkpoint.path, owner), owner.rpartition("-")[0])
+        except StorageError as error:
+            return str(error)
     return None
+
+
+def _check_version(path: Path, file_type: str) -> None:
+    try:
+        with open_file(path, "r") as file:
+            schema.check_header(file.attrs, file_type, path)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise storage_error("read", path, error) from error
 
 
 def prune(run_dir: Path, keep_last: int, keep_every: int, best: Path | None = None) -> list[Path]:

@@ -1,8 +1,11 @@
 """A checkpoint is complete and verified, or it is ignored; and it comes back exactly."""
 
+import hashlib
 import json
 import os
+import re
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -152,13 +155,41 @@ def damage_no_manifest(directory):
     (directory / "manifest.json").unlink()
 
 
+def damage_newer_version(directory):
+    """Written by a later hpcrl, soundly: the checksum is right."""
+    path = checkpoints.state_path(directory, "learner-0")
+    with h5py.File(path, "r+") as file:
+        file.attrs["version"] = 99
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["files"]["learner-0"] = {
+        "name": path.name,
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def damage_newer_manifest(directory):
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
+
+
 def damage_foreign_manifest(directory):
     (directory / "manifest.json").write_text("[]")
 
 
 @pytest.mark.parametrize(
     "damage",
-    [damage_flip, damage_truncate, damage_lose, damage_manifest, damage_no_manifest, damage_foreign_manifest],
+    [
+        damage_flip,
+        damage_truncate,
+        damage_lose,
+        damage_newer_version,
+        damage_manifest,
+        damage_no_manifest,
+        damage_newer_manifest,
+        damage_foreign_manifest,
+    ],
     ids=lambda damage: damage.__name__,
 )
 def test_latest_falls_back_and_says_what_it_skipped(tmp_path, damage):
@@ -169,6 +200,22 @@ def test_latest_falls_back_and_says_what_it_skipped(tmp_path, damage):
     assert found.global_update == 100
     assert [path for path, _ in skipped] == [newest.path]
     assert all(reason for _, reason in skipped)
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (damage_flip, "expected sha256 [0-9a-f]{64}, found"),
+        (damage_truncate, r"expected bytes \d+, found 100"),
+        (damage_lose, "cannot read .*parameter_server-0.h5: No such file"),
+        (damage_newer_version, "expected 'learner' version 1, found version 99, written by hpcrl .* read it with that"),
+        (damage_newer_manifest, "manifest.json: expected 'manifest' version .*, found version 99"),
+    ],
+)
+def test_the_reason_says_what_is_wrong(tmp_path, damage, what):
+    damage(write(tmp_path, 100).path)
+    _, ((_, reason),) = checkpoints.latest(tmp_path)
+    assert re.search(what, reason), reason
 
 
 def test_after_falling_back_the_newly_written_is_the_newest(tmp_path):

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from hpcrl.errors import StorageError
+from hpcrl.replay import local_lanes
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import schema
+from hpcrl.storage.replay import ReplayCut, ReplayFile
 from hpcrl.storage.runlog import RunLog, read_runlog
 
 
@@ -36,6 +38,30 @@ def test_checkpoint(small_disk):
     checkpoints.write_state(path, "learner", state, {})
     checkpoints.finish(directory, ["learner-0"], [], {})
     assert checkpoints.latest(small_disk)[0].global_update == 1
+
+
+def test_replay(small_disk):
+    """Noise, which does not compress: the disk is full in the middle of the frames."""
+    lanes = local_lanes(2, (84, 84), np.uint8, capacity=200, stack=4, n_step=1)
+    rng = np.random.default_rng(0)
+    for index in range(150):
+        frames = rng.integers(256, size=(2, 84, 84), dtype=np.uint8)
+        outcome = {"action": [0, 1], "reward": [0, 1], "terminated": False, "truncated": False, "first": index == 0}
+        lanes.append(np.arange(2), frames, **outcome)
+    directory = checkpoints.begin(small_disk, 1)
+    path = checkpoints.state_path(directory, "replay-0")
+    sizes = {"capacity": 200, "stack": 4, "n_step": 1}
+    with pytest.raises(StorageError, match="replay-0.h5: No space left on device.*free some space"):
+        ReplayCut(lanes.memory, lanes.cursors, **sizes).write(path)
+    assert not path.exists()
+    grow(small_disk)
+    ReplayCut(lanes.memory, lanes.cursors, **sizes).write(path)
+    checkpoints.finish(directory, ["replay-0"], [], {})
+    assert checkpoints.latest(small_disk)[0].global_update == 1
+    with ReplayFile(checkpoints.state_path(checkpoints.checkpoint_dir(small_disk, 1), "replay-0")) as file:
+        for lane in range(2):
+            frames = np.concatenate([frames for _, frames in file.frames(lane)])
+            np.testing.assert_array_equal(frames, lanes.memory["frame"][lane, :150])
 
 
 def test_run_log_loses_no_row(small_disk):
