@@ -18,6 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.bench._frames import Replay, pong_frames
+from hpcrl.bench._jobs import MARK
 from hpcrl.storage.checkpoint import write_state
 from hpcrl.transport.parameters import ShardedVector
 
@@ -94,7 +95,7 @@ def main() -> None:
                 if phase == "saving":
                     saver.stop()
     if comm.rank == 1:
-        print(json.dumps(taken), flush=True)
+        print(MARK + json.dumps(taken), flush=True)
     vector.free()
 
 

@@ -7,7 +7,6 @@ the same process and by turns. Then a job of a server and a bundle tells whether
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,9 +17,8 @@ import numpy as np
 from rich.console import Console
 
 from hpcrl import bench
+from hpcrl.bench import _jobs
 from hpcrl.bench._frames import N_STEP, NOISE, STACK, Replay, pong_frames
-from hpcrl.bench.dqn import environment, find_mpiexec
-from hpcrl.errors import HpcrlError
 from hpcrl.launch.replay_shares import MemoryShare, share_replay
 from hpcrl.replay.lanes import Lanes
 from hpcrl.storage import checkpoint as checkpoints
@@ -33,6 +31,8 @@ MEMORY_SHARE = 0.6
 """Of the memory that is free, the most that the replay takes."""
 PAIRS = 4
 SAMPLED_CHUNKS = 800
+LIMIT_SECONDS = 120.0
+"""The job that pulls may take this long."""
 PULL_RECORDS, PULL_SECONDS, PULL_ROUNDS = 100_000, 2.0, 3
 
 
@@ -48,14 +48,14 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         The temporary directory or ``json_path`` cannot be written.
     """
-    console, launcher = Console(), find_mpiexec()
+    console, launcher = Console(), _jobs.find_mpiexec()
     if json_path is not None:
         bench.check_writable(json_path)
     header = bench.machine()
-    pulls = pull_latencies(launcher)
-    replay = Replay(affordable(RECORDS), LANES)
-    replay.fill(pong_frames())
     with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
+        pulls = pull_latencies(launcher, Path(tmp) / "pulls.out")
+        replay = Replay(affordable(RECORDS), LANES)
+        replay.fill(pong_frames())
         rows, notes = storage_rows(replay, Path(tmp), console)
     rows += pull_rows(pulls)
     bench.print_rows(rows, title="hpcrl bench checkpoint", header=header, notes=notes, console=console)
@@ -158,7 +158,7 @@ def load(saved: checkpoints.Checkpoint, shape: Shape, replay: Replay) -> Lanes:
     return lanes
 
 
-def pull_latencies(launcher: str) -> dict[str, list[float]]:
+def pull_latencies(launcher: Sequence[str], output: Path) -> dict[str, list[float]]:
     """Seconds of pulls while nothing, and while everything is being saved.
 
     Raises
@@ -167,11 +167,9 @@ def pull_latencies(launcher: str) -> dict[str, list[float]]:
         The job failed.
     """
     numbers = map(str, (PULL_RECORDS, PULL_SECONDS, PULL_ROUNDS))
-    command = [launcher, "-n", "2", sys.executable, "-m", "hpcrl.bench._pulls", *numbers]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise HpcrlError(f"{' '.join(command)} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    _jobs.run([*launcher, "-n", "2", sys.executable, "-m", "hpcrl.bench._pulls", *numbers], output, LIMIT_SECONDS)
+    line = next(line for line in output.read_text().splitlines() if line.startswith(_jobs.MARK))
+    return json.loads(line.removeprefix(_jobs.MARK))
 
 
 def pull_rows(pulls: dict[str, Sequence[float]]) -> list[bench.Row]:

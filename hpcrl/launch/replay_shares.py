@@ -11,6 +11,7 @@ import numpy as np
 from hpcrl.errors import StorageError
 from hpcrl.replay.division import Piece, divide, records_needed, select, transitions
 from hpcrl.replay.lanes import Lanes
+from hpcrl.replay.priorities import PriorityTable
 from hpcrl.storage.checkpoint import Checkpoint, state_path
 from hpcrl.storage.replay import ReplayFile, Shape
 
@@ -98,32 +99,41 @@ class MemoryShare:
             lengths = (sum(len(positions) for _, positions, _ in self._parts(lane)) for lane in self._lanes)
             self.slots = max(self._shape.capacity, *map(records_needed, lengths))
 
-    def restore(self, lanes: Lanes, priorities: np.ndarray | None = None) -> None:
-        """Fill empty lanes, and priorities ``[L, slots]`` by slot where both this memory and the old one have them.
+    def restore(self, lanes: Lanes, table: PriorityTable | None = None) -> None:
+        """Fill empty lanes, and the table of their priorities.
+
+        Records that were saved without a priority get the highest.
 
         Raises
         ------
         StorageError
             A file is damaged, or its records are of another kind.
         """
+        low, highest = np.zeros(lanes.num_lanes, np.int64), 1.0
         for lane, number in enumerate(self._lanes):
             if self._shares.same:
-                self._restore_same(lanes, lane, self._shares.old[number], priorities)
+                old = self._shares.old[number]
+                with ReplayFile(old.path) as file:
+                    self._restore_same(lanes, lane, file, old.lane, table)
+                    if file.has_priorities:
+                        low[lane], highest = file.priority_low[old.lane], max(highest, file.priority_highest)
             else:
-                self._restore_parts(lanes, lane, number, priorities)
+                highest = max(highest, self._restore_parts(lanes, lane, number, table))
+        if table is not None:
+            table.restore(low, highest)
 
-    def _restore_same(self, lanes: Lanes, lane: int, old: OldLane, priorities: np.ndarray | None) -> None:
-        with ReplayFile(old.path) as file:
-            _check_frames(file, lanes)
-            begin, end, outcomes = int(file.begin[old.lane]), int(file.end[old.lane]), file.outcomes(old.lane)
-            for first, frames in file.frames(old.lane):
-                lanes.load(lane, begin + first, frames, outcomes[first : first + len(frames)])
-            if priorities is not None and file.has_priorities:
-                priorities[lane, np.arange(begin, end) % lanes.capacity] = file.priorities(old.lane)
+    def _restore_same(self, lanes: Lanes, lane: int, file: ReplayFile, old: int, table: PriorityTable | None) -> None:
+        _check_frames(file, lanes)
+        begin, end, outcomes = int(file.begin[old]), int(file.end[old]), file.outcomes(old)
+        for first, frames in file.frames(old):
+            lanes.load(lane, begin + first, frames, outcomes[first : first + len(frames)])
+        if table is not None:
+            table.by_slot()[lane, np.arange(begin, end) % lanes.capacity] = _priorities(file, old, outcomes)
         _set_end(lanes, lane, end)
 
-    def _restore_parts(self, lanes: Lanes, lane: int, number: int, priorities: np.ndarray | None) -> None:
-        end = 0
+    def _restore_parts(self, lanes: Lanes, lane: int, number: int, table: PriorityTable | None) -> float:
+        """Fill a lane with parts of old ones; return the highest priority that they knew of."""
+        end, highest = 0, 0.0
         for old, positions, final in self._parts(number):
             with ReplayFile(old.path) as file:
                 _check_frames(file, lanes)
@@ -134,11 +144,14 @@ class MemoryShare:
                     records = outcomes[some]
                     records["final"] = final[low:high]
                     lanes.load(lane, end + int(low), frames[some - first], records)
-                if priorities is not None and file.has_priorities:
-                    kept = np.where(final == 0, file.priorities(old.lane)[positions], 0.0)
-                    priorities[lane, end : end + len(kept)] = kept
+                if table is not None:
+                    priorities = _priorities(file, old.lane, outcomes)[positions]
+                    table.by_slot()[lane, end : end + len(positions)] = np.where(final == 0, priorities, 0.0)
+                if file.has_priorities:
+                    highest = max(highest, file.priority_highest)
             end += len(positions)
         _set_end(lanes, lane, end)
+        return highest
 
     def _parts(self, number: int) -> Iterator[tuple[OldLane, np.ndarray, np.ndarray]]:
         """The old lanes that a new one takes from; positions and flag ``final`` of the records."""
@@ -156,6 +169,11 @@ def _check_frames(file: ReplayFile, lanes: Lanes) -> None:
     expected, found = lanes.memory.dtype["frame"], file.frame_dtype
     if found != expected:
         raise StorageError(f"{file.path}: expected frames of {expected}, found {found}: give another run.dir")
+
+
+def _priorities(file: ReplayFile, lane: int, outcomes: np.ndarray) -> np.ndarray:
+    """float64 ``[N]`` of a lane's records."""
+    return file.priorities(lane) if file.has_priorities else np.where(outcomes["final"] == 0, 1.0, 0.0)
 
 
 def _set_end(lanes: Lanes, lane: int, end: int) -> None:

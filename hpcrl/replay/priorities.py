@@ -78,6 +78,15 @@ class PriorityTable:
         self.dropped = 0
         self._lane_slots = blocks_per_lane(capacity) * BLOCK_SLOTS
 
+    def by_slot(self) -> np.ndarray:
+        """float64 ``[L, capacity]``: the priority of each slot of each lane, a view"""
+        return self.values.reshape(len(self.low), self._lane_slots)[:, : self.capacity]
+
+    def restore(self, low: np.ndarray, highest: float) -> None:
+        """Go on with priorities that were put into :meth:`by_slot`."""
+        self.low[:], self.highest = low, highest
+        self.block_sums[:] = self.values.sum(axis=1)
+
     def forget(self, reserved: np.ndarray) -> None:
         """Take the priority of all that may no longer be drawn now that ``reserved``, int64 ``[L]``, are begun."""
         low = lowest_drawable(reserved, capacity=self.capacity, stack=self.stack)

@@ -16,9 +16,10 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.replay.lanes import Lanes
+from hpcrl.replay.priorities import PriorityTable
 from hpcrl.storage import checkpoint
 from hpcrl.storage.best import mark_best, read_best
-from hpcrl.storage.replay import ReplayCut
+from hpcrl.storage.replay import Priorities, ReplayCut
 from hpcrl.transport.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -68,14 +69,20 @@ class RoleState:
 class ReplayState:
     """A replay memory as an :class:`Owner`; its ``capacity`` is the configured one of each lane."""
 
-    def __init__(self, index: int, lanes: Lanes, *, capacity: int):
-        self.name, self.lanes, self.capacity = REPLAY_NAME.format(index), lanes, capacity
+    def __init__(self, index: int, lanes: Lanes, *, capacity: int, table: PriorityTable | None = None):
+        self.name, self.lanes, self.capacity, self.table = REPLAY_NAME.format(index), lanes, capacity, table
 
     def cut(self) -> Callable[[Path], None]:
         """Copy the cursors and what will soonest be overwritten; what is returned writes everything."""
-        lanes = self.lanes
-        sizes = {"capacity": self.capacity, "stack": lanes.stack, "n_step": lanes.n_step}
-        return ReplayCut(lanes.memory, lanes.cursors, **sizes).write
+        lanes, table = self.lanes, self.table
+        return ReplayCut(
+            lanes.memory,
+            lanes.cursors,
+            capacity=self.capacity,
+            stack=lanes.stack,
+            n_step=lanes.n_step,
+            priorities=Priorities(table.by_slot(), table.low, table.highest) if table else None,
+        ).write
 
 
 class StateWriter:

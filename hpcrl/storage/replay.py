@@ -47,6 +47,17 @@ class Shape(NamedTuple):
     n_step: int
 
 
+class Priorities(NamedTuple):
+    """Priorities of a memory as `ReplayCut` takes and `ReplayFile` gives them."""
+
+    values: np.ndarray
+    """float64 ``[L, slots]``, by slot"""
+    low: np.ndarray
+    """int64 ``[L]``: records below have none any more"""
+    highest: float
+    """so far; what a record without a TD error gets"""
+
+
 class ReplayCut:
     """A replay memory as it is now, to be written to a file while it goes on changing.
 
@@ -62,7 +73,7 @@ class ReplayCut:
     capacity, stack, n_step
         As in `Shape`.
     priorities
-        float ``[L, slots]``, by slot; None where there are none.
+        None where there are none.
     """
 
     def __init__(
@@ -73,7 +84,7 @@ class ReplayCut:
         capacity: int,
         stack: int,
         n_step: int,
-        priorities: np.ndarray | None = None,
+        priorities: Priorities | None = None,
     ):
         self.shape = Shape(len(memory), capacity, stack, n_step)
         self._memory, self._cursors = memory, cursors
@@ -81,7 +92,9 @@ class ReplayCut:
         self.end = cursors.committed().copy()
         self.origin = np.maximum(cursors.reserved() - slots, 0)
         self.begin = self.origin.copy()
-        self._priorities = None if priorities is None else priorities.copy()
+        self._priorities = None
+        if priorities is not None:
+            self._priorities = Priorities(priorities.values.copy(), priorities.low.copy(), priorities.highest)
         held = min(HELD_RECORDS, HELD_BYTES // (len(memory) * memory.itemsize), slots)
         oldest = (self.origin[:, None] + np.arange(held)) % slots
         self._held = memory[np.arange(len(memory))[:, None], oldest]
@@ -168,7 +181,9 @@ class ReplayCut:
         fields |= {schema.BEGIN: self.begin, schema.END: self.end, schema.ORIGIN: self.origin}
         if self._priorities is not None:
             slots = (self.origin[:, None] + np.arange(outcomes.shape[1])) % self._slots
-            fields[schema.PRIORITY] = np.take_along_axis(self._priorities, slots, axis=1).astype(np.float64)
+            fields[schema.PRIORITY] = np.take_along_axis(self._priorities.values, slots, axis=1)
+            fields[schema.PRIORITY_LOW] = self._priorities.low
+            fields[schema.PRIORITY_HIGHEST] = np.float64(self._priorities.highest)
         for name, values in fields.items():
             reserve_space(file, values.nbytes + _SPARE_BYTES)
             file.create_dataset(name, data=values)
@@ -204,7 +219,11 @@ class ReplayFile:
             group = plain_group(self._file, schema.RECORDS_GROUP)
             self._fields = {name: plain_dataset(group, name) for name in group}
             self._frame = self._fields.pop("frame")
-            self._priority = plain_dataset(self._file, schema.PRIORITY) if schema.PRIORITY in self._file else None
+            self._priority = None
+            if schema.PRIORITY in self._file:
+                self._priority = plain_dataset(self._file, schema.PRIORITY)
+                self.priority_low = plain_dataset(self._file, schema.PRIORITY_LOW)[:]
+                self.priority_highest = float(plain_dataset(self._file, schema.PRIORITY_HIGHEST)[()])
             self._check_shapes()
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             self.close()

@@ -9,9 +9,10 @@ from hpcrl.errors import StorageError
 from hpcrl.launch.replay_shares import MemoryShare, share_replay
 from hpcrl.replay import local_lanes
 from hpcrl.replay.division import leave_open_episodes, transitions
+from hpcrl.replay.priorities import local_table
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import replay as replay_files
-from hpcrl.storage.replay import ReplayCut, Shape
+from hpcrl.storage.replay import Priorities, ReplayCut, Shape
 
 STACK, N_STEP = 3, 2
 
@@ -24,7 +25,8 @@ class Memory:
         self.lanes = local_lanes(
             shape.num_lanes, (2,), np.int32, capacity=slots or shape.capacity, stack=shape.stack, n_step=shape.n_step
         )
-        self.priorities = np.zeros((shape.num_lanes, self.lanes.capacity))
+        self.table, _ = local_table(self.lanes, 0.6)
+        self.priorities = self.table.by_slot()
 
     def play(self, lane, name, lengths):
         """Episodes of these lengths; the last stays open."""
@@ -52,7 +54,7 @@ class Memory:
             capacity=self.shape.capacity,
             stack=self.shape.stack,
             n_step=self.shape.n_step,
-            priorities=self.priorities,
+            priorities=Priorities(self.priorities, self.table.low, self.table.highest),
         )
 
     def transitions(self):
@@ -87,7 +89,9 @@ def load(checkpoint, shapes):
     for index, shape in enumerate(shapes):
         share = MemoryShare(shares, index, shapes)
         memories.append(Memory(shape, share.slots))
-        share.restore(memories[-1].lanes, memories[-1].priorities)
+        share.restore(memories[-1].lanes, memories[-1].table)
+        table = memories[-1].table
+        np.testing.assert_array_equal(table.sums(), table.values.sum(axis=1))
         valid, why = memories[-1].lanes.check_valid()
         assert valid, why
     return memories, shares

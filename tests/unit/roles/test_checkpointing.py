@@ -211,7 +211,7 @@ class Memory:
     def cut(self):
         def write(path):
             assert self.released.wait(30)
-            checkpoints.write_state(path, "learner", {"records": np.arange(3)}, {})
+            checkpoints.write_state(path, "replay", {"records": np.arange(3)}, {})
 
         return write
 

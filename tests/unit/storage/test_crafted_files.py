@@ -10,7 +10,7 @@ import pytest
 from hpcrl.errors import StorageError
 from hpcrl.replay import local_lanes
 from hpcrl.storage import checkpoint as checkpoints
-from hpcrl.storage.replay import ReplayCut, ReplayFile
+from hpcrl.storage.replay import Priorities, ReplayCut, ReplayFile
 
 
 class Bomb:
@@ -131,11 +131,12 @@ def test_an_attribute_that_is_no_json_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize("craft", CRAFTED, ids=lambda craft: craft.__name__)
-@pytest.mark.parametrize("name", ["records/frame", "records/action", "begin", "priority"])
+@pytest.mark.parametrize("name", ["records/frame", "records/action", "begin", "priority", "priority_low"])
 def test_a_crafted_replay_is_refused(tmp_path, target, craft, name):
     path = tmp_path / "replay-0.h5"
     lanes = local_lanes(1, (3,), np.int32, capacity=20, stack=2, n_step=1)
-    ReplayCut(lanes.memory, lanes.cursors, capacity=20, stack=2, n_step=1, priorities=np.zeros((1, 20))).write(path)
+    priorities = Priorities(np.zeros((1, 20)), np.zeros(1, np.int64), 1.0)
+    ReplayCut(lanes.memory, lanes.cursors, capacity=20, stack=2, n_step=1, priorities=priorities).write(path)
     ReplayFile(path).close()
     with h5py.File(path, "r+") as file:
         craft(file, target)

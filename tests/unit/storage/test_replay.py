@@ -7,7 +7,7 @@ from hpcrl.errors import StorageError
 from hpcrl.replay import Lanes, LocalCursors, record_dtype
 from hpcrl.storage import codec, schema
 from hpcrl.storage import replay as replay_files
-from hpcrl.storage.replay import ReplayCut, ReplayFile
+from hpcrl.storage.replay import Priorities, ReplayCut, ReplayFile
 
 STACK, N_STEP, CAPACITY = 2, 1, 300
 CODECS = [pytest.param(name, id=name) for name in ("zstd", "gzip")]
@@ -101,11 +101,14 @@ def test_priorities_come_with_their_records(tmp_path, small_chunks):
     memory.write(0, 470)
     memory.write(1, 30)
     priorities = np.arange(2 * CAPACITY, dtype=np.float64).reshape(2, CAPACITY)
-    cut = memory.cut(priorities)
+    low = np.array([175, 0])
+    cut = memory.cut(Priorities(priorities, low, 9.5))
+    low[:] = 0
     priorities[:] = -1  # learners go on setting them
     cut.write(tmp_path / "replay-0.h5")
     with ReplayFile(tmp_path / "replay-0.h5") as file:
         assert file.has_priorities
+        assert (file.priority_low.tolist(), file.priority_highest) == ([175, 0], 9.5)
         np.testing.assert_array_equal(file.priorities(0), np.arange(170, 470) % CAPACITY)
         np.testing.assert_array_equal(file.priorities(1), CAPACITY + np.arange(30))
 
