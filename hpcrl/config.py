@@ -279,6 +279,9 @@ class CheckpointConfig(Section):
     period_seconds: Float = Field(300.0, gt=0, description="seconds between two checkpoints")
     keep_last: Int = Field(3, ge=1, description="newest checkpoints kept")
     keep_every: Int = Field(0, ge=0, description="every M-th checkpoint is kept for ever; 0 = none")
+    replay: Literal["full", "none"] = Field(
+        "full", description="whether replay memories are saved too; without, a resumed run fills them anew"
+    )
 
 
 class LogConfig(Section):

@@ -26,13 +26,23 @@ from hpcrl.launch.memories import (
     make_replay,
     make_replay_host,
 )
+from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import identity, is_exact, keeps_moments, load_shard, load_state
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import network_arguments, num_parameters
 from hpcrl.launch.topology import Plan, Role, shard_bounds
 from hpcrl.networks import Replica, make_network, resolve_precision
+from hpcrl.replay.division import leave_open_episodes
 from hpcrl.roles.actor import Actor
-from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name, part
+from hpcrl.roles.checkpointing import (
+    REPLAY_NAME,
+    CheckpointKeeper,
+    ReplayState,
+    RoleState,
+    StateWriter,
+    owner_name,
+    part,
+)
 from hpcrl.roles.display import ROLE_NAMES, make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.heartbeat import Attendance, Heartbeat
@@ -86,11 +96,16 @@ class Job:
         self.monitor_rank = plan.ranks_of("monitor")[0]
         self.bounds = shard_bounds(num_parameters(config), len(self.servers))
         self.deterministic = config.run.lock_step or plan.layout == "serial"
-        self.exact = self.checkpoint is not None and is_exact(self.checkpoint, config, plan)
         self.start = self.checkpoint.number if self.checkpoint else 0
         self.owners = {
             r.rank: [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS] for r in plan.ranks
         }
+        if config.checkpoint.replay == "full":
+            for index, rank in enumerate(plan.memory_ranks()):
+                self.owners[rank].append(REPLAY_NAME.format(index))
+        self.shapes = memory_shapes(config, plan, self.spec.stack)
+        self.shares = self._share_replay()
+        self.exact = self.shares is not None and self.shares.same and is_exact(self.checkpoint, config, plan)
         self._make_windows()
         restored = self.checkpoint.attributes if self.checkpoint else {}
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
@@ -108,6 +123,13 @@ class Job:
         """Free ``resource`` at the end."""
         self.resources.callback(resource.free)
         return resource
+
+    def _share_replay(self) -> Shares | None:
+        """What the memories take from the checkpoint; the monitor's rank reads it for all."""
+        reads = self.checkpoint is not None and self.shapes and self.comm.rank == self.monitor_rank
+        shares = share_replay(self.checkpoint, self.shapes) if reads else None
+        wait_for_all(self.comm)
+        return self.comm.bcast(shares, self.monitor_rank)
 
     def _make_windows(self) -> None:
         config, plan, comm = self.config, self.plan, self.comm
@@ -481,6 +503,9 @@ def make_roles(job: Job) -> list:
     if job.checkpoint:
         _restore(job, roles)
     owners = [RoleState(role) for role in roles if role.kind not in STATELESS_KINDS]
+    if job.config.checkpoint.replay == "full" and job.comm.rank in (ranks := job.plan.memory_ranks()):
+        index, memory = ranks.index(job.comm.rank), job.memory
+        owners.append(ReplayState(index, memory.lanes, capacity=job.shapes[index].capacity, table=memory.priorities))
     writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
     return [*roles, writer]
 
@@ -491,8 +516,10 @@ def _restore(job: Job, roles: list) -> None:
         state = load_state(job.checkpoint, role) if role.kind != "parameter_server" else {}
         if role.kind == "learner":
             _restore_ratio(job, role, part(state, "ratio"))
-        if role.kind == "actor" and not job.exact:
+        if role.kind == "actor" and not (job.exact and part(state, "episodes")):
             state = {name: value for name, value in state.items() if not name.startswith("episodes/")}
+            if job.shares:
+                leave_open_episodes(role.lanes, role.lane)
         if state:
             role.restore(state)
 

@@ -7,6 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.algorithms.exploration import linear
+from hpcrl.launch.replay_shares import MemoryShare
 from hpcrl.launch.topology import Memory, Role, lane_capacity
 from hpcrl.replay.distributed import (
     MESSAGE_WORDS,
@@ -26,6 +27,7 @@ from hpcrl.roles.replay_host import ReplayHost
 from hpcrl.transport.lanes import HostedLanes
 from hpcrl.transport.ring import Rings
 from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
+from hpcrl.transport.waiting import wait_for_all
 
 if TYPE_CHECKING:
     from hpcrl.launch.build import Job
@@ -63,13 +65,16 @@ def make_memory(job: "Job") -> ReplayMemory:
         lanes, tally = _distributed(job, set_priorities), CountedTally(job.counters)
         set_new = lanes.hold if prioritized else None
     elif job.plan.layout == "split":
-        lanes, tally = _of_the_node(job, members)
+        lanes, tally = _of_the_node(job, role)
     else:
-        spec, lengths = job.spec, _lengths(job, members)
-        lanes, tally = local_lanes(_num_lanes(job, members), spec.obs_shape, spec.obs_dtype, **lengths), LocalTally()
+        spec, share, shape = job.spec, _share(job, role), job.shapes[job.plan.memory_of(role)]
+        lengths = {"capacity": share.slots if share else shape.capacity, "stack": shape.stack, "n_step": shape.n_step}
+        lanes, tally = local_lanes(shape.num_lanes, spec.obs_shape, spec.obs_dtype, **lengths), LocalTally()
         if prioritized:
             priorities, set_priorities = local_table(lanes, config.replay.priority_alpha)
             set_new = set_priorities
+        if share:
+            share.restore(lanes, priorities)
     ratio = TrainingRatio(
         tally,
         intensity=config.learning.training_intensity,
@@ -104,17 +109,32 @@ def _lengths(job: "Job", members: Memory) -> dict[str, int]:
     return {"capacity": capacity, "stack": job.spec.stack, "n_step": config.replay.n_step}
 
 
-def _of_the_node(job: "Job", members: Memory) -> tuple[Lanes, SharedTally]:
-    num_lanes, lengths = _num_lanes(job, members), _lengths(job, members)
+def _share(job: "Job", role: Role) -> MemoryShare | None:
+    """What this rank restores of a checkpoint into the memory of its role; None where there is nothing, or another rank
+    does it."""
+    index = job.plan.memory_of(role)
+    restores = job.shares is not None and job.plan.memory_ranks()[index] == job.comm.rank
+    return MemoryShare(job.shares, index, job.shapes) if restores else None
+
+
+def _of_the_node(job: "Job", role: Role) -> tuple[Lanes, SharedTally]:
+    share, shape = _share(job, role), job.shapes[job.plan.memory_of(role)]
+    # The lowest rank is the one that restores: it knows how many records the lanes must hold.
+    capacity = job.memory_comm.bcast(share.slots if share else shape.capacity)
+    lengths = {"capacity": capacity, "stack": shape.stack, "n_step": shape.n_step}
     shared = job.keep(
         NodeMemory(
             job.memory_comm,
-            shape=(num_lanes, sum(lengths.values())),
+            shape=(shape.num_lanes, sum(lengths.values())),
             dtype=record_dtype(job.spec.obs_shape, job.spec.obs_dtype),
-            words=2 * num_lanes + 2,
+            words=2 * shape.num_lanes + 2,
         )
     )
-    return Lanes(shared.array, SharedCursors(shared, num_lanes), **lengths), SharedTally(shared, 2 * num_lanes)
+    lanes = Lanes(shared.array, SharedCursors(shared, shape.num_lanes), **lengths)
+    if share:
+        share.restore(lanes)
+    wait_for_all(job.memory_comm)  # nobody writes to or draws from lanes that are still being restored
+    return lanes, SharedTally(shared, 2 * shape.num_lanes)
 
 
 # The global memory --------------------------------------------------------------------------------------------------

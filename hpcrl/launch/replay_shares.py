@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcrl.config import Config
 from hpcrl.errors import StorageError
+from hpcrl.launch.topology import Plan, lane_capacity
 from hpcrl.replay.division import Piece, divide, records_needed, select, transitions
-from hpcrl.replay.lanes import Lanes
+from hpcrl.replay.lanes import Lanes, shortest_capacity
 from hpcrl.replay.priorities import PriorityTable
 from hpcrl.storage.checkpoint import Checkpoint, state_path
 from hpcrl.storage.replay import ReplayFile, Shape
@@ -34,6 +36,27 @@ class Shares:
     """every memory is as it was, slot by slot; ``pieces`` is then empty"""
     text: str
     """what happens, for the log"""
+
+
+def memory_shapes(config: Config, plan: Plan, stack: int) -> tuple[Shape, ...]:
+    """Lanes of each replay memory of a bundle or node.
+
+    Raises
+    ------
+    TopologyError
+        A lane would be too short.
+    """
+    n_step, simulators = config.replay.n_step, config.env.simulators
+    sizes = {
+        "capacity_steps": config.replay.capacity_steps,
+        "simulators": simulators,
+        "shortest_steps": shortest_capacity(stack, n_step),
+    }
+    return tuple(
+        Shape(len(memory.actors) * simulators, lane_capacity(memory, **sizes), stack, n_step)
+        for memory in plan.memories
+        if memory.node is not None
+    )
 
 
 def share_replay(checkpoint: Checkpoint, shapes: Sequence[Shape]) -> Shares | None:

@@ -81,6 +81,18 @@ class Plan:
         nodes = [tuple(r.rank for r in self.ranks if r.node == node) for node in sorted({r.node for r in self.ranks})]
         return alone + trainers + [node for node in nodes if len(node) > 1]
 
+    def memory_ranks(self) -> tuple[int, ...]:
+        """The rank that saves and restores each memory of a bundle or node: the lowest of those that use it."""
+        held = {role: plan.rank for plan in self.ranks for role in plan.roles}
+        return tuple(
+            min(
+                *(held[Role("learner", index)] for index in memory.learners),
+                *(held[Role("actor", index)] for index in memory.actors),
+            )
+            for memory in self.memories
+            if memory.node is not None
+        )
+
     def memory_of(self, role: Role) -> int:
         """Index in ``memories`` of the one that a learner samples or an actor fills.
 

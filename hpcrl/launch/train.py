@@ -194,6 +194,8 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     resources = ExitStack()
     job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request, labels, end)
     _log_here(comm, config, rank_map, checkpoint)
+    if job.shares:
+        log.info("%s", job.shares.text)
     roles = make_roles(job)
     wait_for_all(comm)  # from here on every shard is published
     heartbeat = job.heartbeat(watchdog.beat, stall_seconds)
