@@ -5,6 +5,8 @@ are overwritten first; all others are copied chunk by chunk, the oldest chunks o
 record that was overwritten before its turn came is left out: the lane then begins later.
 """
 
+import itertools
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +25,10 @@ HELD_RECORDS = 64
 """Oldest records of each lane that a cut copies at once."""
 HELD_BYTES = 2**25
 """Most that it copies of all lanes together."""
+RESERVED_BYTES = 2**22
+"""Disk space that is reserved at a time."""
+_CHUNK_INDEX_BYTES = 1024
+"""More than a chunk takes in HDF5's index."""
 _SPARE_BYTES = 2**18
 """More than HDF5's own structures need for one chunk."""
 
@@ -141,15 +147,17 @@ class ReplayCut:
             dtype=frame.base,
             **compression.dataset_arguments,
         )
-        chunk = np.zeros((step, *frame.shape), frame.base)
-        for first in range(0, columns, step):
-            for lane in np.flatnonzero(lengths > first):
-                last = min(first + step, int(lengths[lane]))
-                self._copy(lane, first, last, chunk[: last - first], outcomes[lane, first:last])
-                packed = compression.compress(chunk)
-                reserve_space(file, len(packed) + _SPARE_BYTES)
-                dataset.id.write_direct_chunk((int(lane), first, *(0 for _ in frame.shape)), packed)
-                fault_point("replay_chunk")
+        store = _ChunkStore(dataset)
+        chunks = itertools.cycle([np.zeros((step, *frame.shape), frame.base) for _ in range(2)])
+        # One chunk is copied while the one before is compressed.
+        with ThreadPoolExecutor(1, "compressor") as compressor:
+            for first in range(0, columns, step):
+                for lane in np.flatnonzero(lengths > first):
+                    last, chunk = min(first + step, int(lengths[lane])), next(chunks)
+                    self._copy(lane, first, last, chunk[: last - first], outcomes[lane, first:last])
+                    store.finish()
+                    store.begin((int(lane), first), compressor.submit(compression.compress, chunk))
+            store.finish()
         return outcomes
 
     def _copy(self, lane: int, first: int, last: int, frames: np.ndarray, outcomes: np.ndarray) -> None:
@@ -187,6 +195,31 @@ class ReplayCut:
         for name, values in fields.items():
             reserve_space(file, values.nbytes + _SPARE_BYTES)
             file.create_dataset(name, data=values)
+
+
+class _ChunkStore:
+    """Puts chunks into a dataset as they come out of the compressor, one at a time."""
+
+    def __init__(self, dataset: h5py.Dataset):
+        self._dataset, self._room = dataset, 0
+        self._place: tuple[int, int] | None = None
+
+    def begin(self, place: tuple[int, int], packed: Future) -> None:
+        """The chunk at this lane and column is being compressed."""
+        self._place, self._packed = place, packed
+
+    def finish(self) -> None:
+        """Wait for it and write it."""
+        if self._place is None:
+            return
+        packed, offsets = self._packed.result(), (*self._place, *(0 for _ in self._dataset.shape[2:]))
+        if self._room < len(packed) + _SPARE_BYTES:
+            self._room = max(RESERVED_BYTES, 2 * len(packed) + _SPARE_BYTES)
+            reserve_space(self._dataset.file, self._room)
+        self._dataset.id.write_direct_chunk(offsets, packed)
+        self._room -= len(packed) + _CHUNK_INDEX_BYTES
+        self._place = None
+        fault_point("replay_chunk")
 
 
 class ReplayFile:
