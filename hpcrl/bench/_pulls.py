@@ -1,8 +1,8 @@
 """Latency of pulls while checkpoints are written: ``mpiexec -n 2 python -m hpcrl.bench._pulls RECORDS SECONDS ROUNDS``.
 
 Rank 0 serves a vector as large as Nature DQN's and publishes it all the time; rank 1 pulls it. By turns, nothing is
-saved, and then both write what a server and a bundle have to a checkpoint, over and over, each in a thread. Prints
-``{"quiet": [seconds, ...], "saving": [seconds, ...]}``.
+saved; the server writes its state, over and over, in a thread; and the bundle that pulls writes its replay so. Prints
+``{"quiet": [seconds, ...], "server": [seconds, ...], "bundle": [seconds, ...]}``.
 """
 
 import itertools
@@ -82,17 +82,18 @@ def main() -> None:
             replay = Replay(records, lanes=4)
             replay.fill(pong_frames())
             saver = Saver(lambda path: replay.cut().write(path), Path(tmp))
-        taken: dict[str, list[float]] = {"quiet": [], "saving": []}
+        saves = {"quiet": None, "server": 0, "bundle": 1}
+        taken: dict[str, list[float]] = {phase: [] for phase in saves}
         for _ in range(rounds):
-            for phase in taken:
+            for phase, who in saves.items():
                 comm.Barrier()
-                if phase == "saving":
+                if comm.rank == who:
                     saver.start()
                 if comm.rank == 0:
                     publishing(vector, values, versions, seconds)
                 else:
                     taken[phase] += pulling(vector, values, seconds)
-                if phase == "saving":
+                if comm.rank == who:
                     saver.stop()
     if comm.rank == 1:
         print(MARK + json.dumps(taken), flush=True)

@@ -117,6 +117,7 @@ def storage_rows(replay: Replay, run_dir: Path, console: Console) -> tuple[list[
         f"{min(ratios):.3f} to {max(ratios):.3f}",
         "checkpoint.write ends with fsync; .cut is the time that training is held; .peak is how far memory rises",
         f"checkpoint.divide: the same file, restored into {divided.num_lanes} lanes",
+        "checkpoint.pull: while the server, or the bundle that pulls, saves all the time; the bound is while nobody does",
     ]
     return rows, notes
 
@@ -159,7 +160,7 @@ def load(saved: checkpoints.Checkpoint, shape: Shape, replay: Replay) -> Lanes:
 
 
 def pull_latencies(launcher: Sequence[str], output: Path) -> dict[str, list[float]]:
-    """Seconds of pulls while nothing, and while everything is being saved.
+    """Seconds of pulls while nothing is saved, while the server saves, and while the bundle that pulls does.
 
     Raises
     ------
@@ -173,9 +174,10 @@ def pull_latencies(launcher: Sequence[str], output: Path) -> dict[str, list[floa
 
 
 def pull_rows(pulls: dict[str, Sequence[float]]) -> list[bench.Row]:
-    """Median and 99th percentile of the latencies; the quiet ones are the bound of the others."""
+    """Median and 99th percentile of the latencies while server or bundle saves; the bound is that of a quiet time."""
     rows = []
     for name, of in (("median", statistics.median), ("p99", lambda values: float(np.quantile(values, 0.99)))):
-        quiet, saving = (1e3 * of(pulls[phase]) for phase in ("quiet", "saving"))
-        rows += bench.compared(f"checkpoint.pull.{name}", saving, "ms", quiet)
+        quiet = 1e3 * of(pulls["quiet"])
+        for who in ("server", "bundle"):
+            rows += bench.compared(f"checkpoint.pull.{who}.{name}", 1e3 * of(pulls[who]), "ms", quiet)
     return rows

@@ -83,6 +83,9 @@ REPLAY: dict[str, Array] = {
     "records/terminated": Array("uint8", "[lanes, columns]", "1", "whether that step ended the episode, or a life"),
     "records/truncated": Array("uint8", "[lanes, columns]", "1", "whether that step cut the episode short"),
     "records/first": Array("uint8", "[lanes, columns]", "1", "whether the frame is the first of its episode"),
-    "records/final": Array("uint8", "[lanes, columns]", "1", "whether it is the last: nothing was done at it"),
+    "records/final": Array("uint8", "[lanes, columns]", "1", "0; 1: last frame; 2, 3: context behind, before a cut"),
+    "priority": Array("float64", "[lanes, columns]", "1", "of each record; missing where sampling is uniform"),
+    "priority_low": Array("int64", "[lanes]", "records", "records below this index have no priority any more"),
+    "priority_highest": Array("float64", "[]", "1", "what a record without a TD error gets"),
 }
 """Datasets of a replay file."""

@@ -61,9 +61,10 @@ def test_memory_that_rises_is_measured():
 
 
 def test_latencies_make_rows():
-    rows = checkpoint.pull_rows({"quiet": [0.001] * 99 + [0.1], "saving": [0.002] * 100})
-    assert [(row.name, row.value) for row in rows[:3]] == [
-        ("checkpoint.pull.median", 2.0),
-        ("checkpoint.pull.median.bound", 1.0),
-        ("checkpoint.pull.median.ratio", 2.0),
-    ]
+    quiet, server, bundle = [0.001] * 99 + [0.1], [0.002] * 100, [0.003] * 100
+    rows = {row.name: row.value for row in checkpoint.pull_rows({"quiet": quiet, "server": server, "bundle": bundle})}
+    assert rows["checkpoint.pull.server.median"] == 2.0
+    assert rows["checkpoint.pull.bundle.median"] == 3.0
+    assert rows["checkpoint.pull.bundle.median.bound"] == 1.0
+    assert rows["checkpoint.pull.server.median.ratio"] == 2.0
+    assert len(rows) == 12

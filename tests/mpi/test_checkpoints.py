@@ -1,0 +1,101 @@
+"""Checkpoints of whole jobs: resumed by other numbers of ranks, and killed in the middle of being written."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launching import train
+
+from hpcrl.errors import EXIT_FINISHED
+from hpcrl.replay.division import transitions
+from hpcrl.storage import checkpoint as checkpoints
+from hpcrl.storage import fault
+from hpcrl.storage.replay import ReplayFile
+
+CONFIG = Path(__file__).with_name("small.toml")
+
+
+def parameters(checkpoint):
+    """All vectors of all servers, laid end to end."""
+    owners = sorted(owner for owner in checkpoint.owners if owner.startswith("parameter_server"))
+    states = [checkpoints.read_state(checkpoints.state_path(checkpoint.path, o), "parameter_server")[0] for o in owners]
+    names = [name for name in states[0] if name in ("params", "target") or name.startswith("optimizer/exp")]
+    assert len(names) == 4
+    return {name: np.concatenate([state[name] for state in states]).tobytes() for name in names}
+
+
+def stored(checkpoint):
+    """Counter of the transitions of all memories, as text."""
+    found = Counter()
+    for owner in checkpoint.owners:
+        if not owner.startswith("replay"):
+            continue
+        with ReplayFile(checkpoints.state_path(checkpoint.path, owner)) as file:
+            for lane in range(file.shape.num_lanes):
+                records = file.outcomes(lane)
+                frames = np.concatenate(
+                    [np.zeros((0, 50), np.uint8), *(f.reshape(-1, 50) for _, f in file.frames(lane))]
+                )
+                for t in transitions(records, stack=file.shape.stack, n_step=file.shape.n_step):
+                    outcome = [records[name][t].item() for name in ("action", "reward", "terminated", "truncated")]
+                    found[frames[t : t + 2].tobytes(), *outcome] += 1
+    return found
+
+
+def test_servers_and_bundles_of_any_number_keep_parameters_and_transitions(tmp_path):
+    """No update is made after the first job, so every further one saves what it restored; its actors may add to it."""
+    run_dir = tmp_path / "run"
+    before = None
+    for servers, bundles, layout in ((3, 2, "bundled"), (1, 5, "bundled"), (2, 2, "bundled"), (1, 2, "split")):
+        overrides = [f"topology.servers={servers}", "run.total_updates=100", f'topology.layout="{layout}"']
+        done = train(servers + bundles, CONFIG, run_dir, *overrides, f"replay.capacity_steps={4000 // bundles}")
+        assert done.returncode == EXIT_FINISHED, done.stderr
+        checkpoint, skipped = checkpoints.latest(run_dir)
+        assert (checkpoint.global_update, skipped) == (100, [])
+        now = parameters(checkpoint), stored(checkpoint)
+        if before:
+            assert now[0] == before[0]
+            assert sum(before[1].values()) > 300
+            assert not before[1] - now[1]
+            assert "transitions kept, 0 dropped" in done.stderr
+        before = now
+
+
+def test_a_job_killed_while_it_writes_goes_on_from_the_checkpoint_before(tmp_path):
+    run_dir = tmp_path / "run"
+    done = train(3, CONFIG, run_dir, "run.total_updates=50")
+    assert done.returncode == EXIT_FINISHED, done.stderr
+    for point in ("replay_chunk", "manifest_written"):
+        done = train(3, CONFIG, run_dir, "run.total_updates=100", **{fault.VARIABLE: point})
+        assert done.returncode != EXIT_FINISHED
+        assert list((run_dir / "checkpoints").glob("*.tmp"))
+        newest, skipped = checkpoints.latest(run_dir)
+        assert (newest.global_update, skipped) == (50, [])
+    done = train(3, CONFIG, run_dir, "run.total_updates=100")
+    assert done.returncode == EXIT_FINISHED, done.stderr
+    assert "replay restored" in done.stderr
+    newest, skipped = checkpoints.latest(run_dir)
+    assert (newest.global_update, skipped) == (100, [])
+    assert not list((run_dir / "checkpoints").glob("*.tmp"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", fault.POINTS)
+def test_a_job_killed_at_any_point_goes_on(tmp_path, point):
+    run_dir, often = tmp_path / "run", ["checkpoint.period_seconds=0.3", "checkpoint.keep_last=1"]
+    done = train(3, CONFIG, run_dir, *often, "run.time_limit_seconds=2.0")
+    before, _ = checkpoints.latest(run_dir)
+    assert before, done.stderr
+    evaluations = ["topology.evaluators=1", "run.evaluation_period_updates=50", "run.evaluation_episodes=2"]
+    done = train(4, CONFIG, run_dir, *often, *evaluations, "run.time_limit_seconds=20.0", **{fault.VARIABLE: point})
+    if point != "replaced":  # which only writing the same update twice passes
+        assert done.returncode not in (0, EXIT_FINISHED), done.stderr
+    killed, skipped = checkpoints.latest(run_dir)
+    assert not skipped
+    assert killed.number >= before.number
+    done = train(3, CONFIG, run_dir, *often, "run.time_limit_seconds=2.0")
+    after, skipped = checkpoints.latest(run_dir)
+    assert not skipped
+    assert after.number > killed.number, done.stderr
+    assert not list((run_dir / "checkpoints").glob("*.tmp"))
