@@ -117,7 +117,7 @@ def storage_rows(replay: Replay, run_dir: Path, console: Console) -> tuple[list[
         f"{min(ratios):.3f} to {max(ratios):.3f}",
         "checkpoint.write ends with fsync; .cut is the time that training is held; .peak is how far memory rises",
         f"checkpoint.divide: the same file, restored into {divided.num_lanes} lanes",
-        "checkpoint.pull: while the server, or the bundle that pulls, saves all the time; the bound is while nobody does",
+        "checkpoint.pull: while the server, or the bundle that pulls, saves all the time; bound: while nobody does",
     ]
     return rows, notes
 

@@ -1,13 +1,17 @@
 """Checkpoints of whole jobs: resumed by other numbers of ranks, and killed in the middle of being written."""
 
+import contextlib
+import shutil
+import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import train
+from launching import run_ranks, train, training_job
 
-from hpcrl.errors import EXIT_FINISHED
+from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED
 from hpcrl.replay.division import transitions
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import fault
@@ -77,6 +81,54 @@ def test_a_job_killed_while_it_writes_goes_on_from_the_checkpoint_before(tmp_pat
     assert "replay restored" in done.stderr
     newest, skipped = checkpoints.latest(run_dir)
     assert (newest.global_update, skipped) == (100, [])
+    assert not list((run_dir / "checkpoints").glob("*.tmp"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a small tmpfs: needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def number_of_newest(run_dir):
+    newest, skipped = checkpoints.latest(run_dir)
+    assert not skipped
+    return newest.number if newest else 0
+
+
+def wait_for_number(run_dir, number):
+    deadline = time.monotonic() + 60
+    while number_of_newest(run_dir) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_training_goes_on_while_the_disk_is_full(small_disk):
+    run_dir, filler = small_disk / "run", small_disk / "filler"
+    with training_job(3, CONFIG, run_dir, "checkpoint.period_seconds=0.5", "checkpoint.keep_last=1") as process:
+        wait_for_number(run_dir, 1)
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            for size in (2**20, 4096):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
+                        file.flush()
+        time.sleep(3)
+        assert process.poll() is None
+        before = number_of_newest(run_dir)
+        assert before >= 1  # the last good one
+        filler.unlink()
+        wait_for_number(run_dir, before + 1)
+        assert run_ranks(0, ["-m", "hpcrl", "stop", run_dir]).returncode == 0
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED, err
+    assert "No space left on device (free some space; training goes on meanwhile" in err
+    assert number_of_newest(run_dir) > before
     assert not list((run_dir / "checkpoints").glob("*.tmp"))
 
 
