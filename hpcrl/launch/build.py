@@ -126,7 +126,9 @@ class Job:
 
     def _share_replay(self) -> Shares | None:
         """What the memories take from the checkpoint; the monitor's rank reads it for all."""
-        reads = self.checkpoint is not None and self.shapes and self.comm.rank == self.monitor_rank
+        if self.checkpoint is None or not self.shapes:
+            return None
+        reads = self.comm.rank == self.monitor_rank
         shares = share_replay(self.checkpoint, self.shapes) if reads else None
         wait_for_all(self.comm)
         return self.comm.bcast(shares, self.monitor_rank)
