@@ -40,14 +40,14 @@ def test_killed_at_random_times_and_resumed_each_time(tmp_path, kills):
     run_dir, rng = tmp_path / "run", np.random.default_rng(kills)
     number = update = 0
     for kill in range(kills):
-        starts = events(run_dir).count(" ranks, ")
+        before = len(announced(run_dir))
         process = start(run_dir)
         deadline = time.monotonic() + 60
-        while events(run_dir).count(" ranks, ") == starts:  # it says so once all is restored and training begins
+        while len(announced(run_dir)) == before:  # every start gets as far as its first checkpoint, so the run goes on
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 1.2))
+        time.sleep(rng.uniform(0, 0.6))  # the next ones are under way, or between two
         process.send_signal(signal.SIGKILL)
         err = process.communicate()[1]
         assert process.returncode == -signal.SIGKILL, err
@@ -56,16 +56,10 @@ def test_killed_at_random_times_and_resumed_each_time(tmp_path, kills):
         newest, skipped = checkpoints.latest(run_dir)
         assert not skipped
         told = announced(run_dir)
-        if told:
-            assert newest is not None
-            # Updates start again from the checkpoint that was resumed, numbers of checkpoints never do.
-            assert newest.number >= len(told)
-            assert newest.global_update >= told[-1]
-        if newest:
-            assert newest.number >= number
-            assert newest.global_update >= update
-            number, update = newest.number, newest.global_update
-    assert number > kills // 2
+        assert newest.number >= max(len(told), number + 1)
+        assert newest.global_update >= max(told[-1], update)
+        number, update = newest.number, newest.global_update
+    assert number >= kills
     checkpoints.clean(run_dir)
     left = {path.name for path in (run_dir / "checkpoints").iterdir()}
     assert all(re.fullmatch(r"step-\d{12}", name) for name in left)
