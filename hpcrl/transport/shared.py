@@ -1,5 +1,7 @@
 """Memory that the ranks of one node share."""
 
+import threading
+
 import numpy as np
 from mpi4py import MPI
 
@@ -12,7 +14,8 @@ class NodeMemory:
     """One array in memory that all ranks of ``node_comm`` load and store directly, and a row of atomic words.
 
     Collective over ``node_comm``, which must be a communicator of one node (``Split_type(COMM_TYPE_SHARED)``).
-    The memory belongs to the lowest rank; pages are touched only when used.
+    The memory belongs to the lowest rank; pages are touched only when used. The threads of a rank take turns at the
+    words: one that saves the memory looks at its cursors while another goes on writing.
 
     Parameters
     ----------
@@ -33,21 +36,24 @@ class NodeMemory:
         self.win.Lock_all(MPI.MODE_NOCHECK)  # MPI_Win_sync is allowed only inside an epoch
         memory, _ = self.win.Shared_query(0)
         self.array = np.frombuffer(memory, np.uint8)[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+        self._turn = threading.Lock()
         # The words are a window of their own: they are atomics between ranks, never loads and stores.
         self.words = Window(node_comm, round_up(words * WORD) if node_comm.rank == 0 else 0, name="node words")
 
     def get(self, words: range) -> np.ndarray:
         """int64 ``[len(words)]`` values, read one by one, after all earlier loads and before all later ones."""
         values = np.empty(len(words), np.int64)
-        self.win.Sync()
-        self.words.start(FetchMany(words.start * WORD, values), 0)
-        self.words.flush(0)
-        self.win.Sync()
+        with self._turn:
+            self.win.Sync()
+            self.words.start(FetchMany(words.start * WORD, values), 0)
+            self.words.flush(0)
+            self.win.Sync()
         return values
 
     def add(self, word: int, value: int) -> int:
         """Add to a word and return its value after the addition."""
-        return self.words.word(Add(word * WORD, value), 0) + value
+        with self._turn:
+            return self.words.word(Add(word * WORD, value), 0) + value
 
     def add_to_each(self, words: np.ndarray, value: int) -> np.ndarray:
         """Add to each of the distinct ``words``, int64 ``[n]``; return their values before it."""
