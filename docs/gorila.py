@@ -38,13 +38,7 @@ def train(run_dir: Path, ranks: int, *overrides: str) -> None:
 
 
 def common(seed: int) -> list[str]:
-    # Exploration ends early, so that it does not decide when a run is good.
-    return [
-        f"run.seed={seed}",
-        f"run.total_frames={TOTAL_FRAMES}",
-        "exploration.decay_length=3000",
-        "log.period_seconds=1.0",
-    ]
+    return [f"run.seed={seed}", f"run.total_frames={TOTAL_FRAMES}", "log.period_seconds=1.0"]
 
 
 def bundles(root: Path) -> None:
@@ -53,8 +47,9 @@ def bundles(root: Path) -> None:
             # All bundles together wait for, and remember, as much as the serial one alone.
             share = max(count, 1)
             memory = [f"replay.learning_starts_steps={600 // share}", f"replay.capacity_steps={12_000 // share}"]
-            layout = ["topology.layout=serial"] if count == 0 else []
-            train(root / f"{name}, seed {seed}", count + 1 if count else 0, *common(seed), *memory, *layout)
+            # Exploration ends early, so that it does not decide when a run is good.
+            options = ["exploration.decay_length=3000", *(["topology.layout=serial"] if count == 0 else [])]
+            train(root / f"{name}, seed {seed}", count + 1 if count else 0, *common(seed), *memory, *options)
 
 
 def delays(root: Path) -> None:
