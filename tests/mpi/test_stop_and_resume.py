@@ -95,15 +95,34 @@ def test_the_same_command_goes_on(tmp_path):
     assert after.attributes["total_frames"] > before.attributes["total_frames"]
     assert after.attributes["wall_seconds"] > before.attributes["wall_seconds"]
     rows = read_runlog(run_dir, "progress")
-    assert (np.diff(rows["total_frames"]) >= 0).all()
+    assert (np.diff(rows["total_frames"]) > 0).all()
     assert (np.diff(rows["global_update"]) >= 0).all()
     assert rows["global_update"][-1] == 300
+    # 64 steps of each bundle before its first update and 4 for every update, as if there had been no stops: after them
+    # the memories are not filled once more, and neither side catches up.
+    assert rows["total_steps"][-1] == pytest.approx(2 * 64 + 4 * 300, abs=64)
     steps = {}
     for checkpoint in (before, after):
         if checkpoint.path.exists():
             with h5py.File(checkpoint.path / "parameter_server-0.h5") as file:
                 steps[checkpoint.global_update] = float(file["arrays/optimizer/step"][()])
     assert steps[300] == 300  # Adam's own count went on from 150
+
+
+def test_logs_and_counts_go_on_over_kills(tmp_path):
+    often = ["checkpoint.period_seconds=0.3", "log.period_seconds=0.3"]
+    for fault in ("renamed 2", "manifest_written 2"):  # rank 0 dies behind a checkpoint, and in the middle of one
+        killed = train(3, CONFIG, tmp_path, *often, HPCRL_FAULT_POINT=fault)
+        assert killed.returncode not in (EXIT_FINISHED, EXIT_STOPPED), killed.stderr
+    end = latest(tmp_path)[0].attributes["global_update"] + 100
+    done = train(3, CONFIG, tmp_path, *often, f"run.total_updates={end}")
+    assert done.returncode == EXIT_FINISHED, done.stderr
+    rows = read_runlog(tmp_path, "progress")
+    assert (np.diff(rows["total_frames"]) > 0).all()
+    assert (np.diff(rows["global_update"]) >= 0).all()
+    assert (np.diff(rows["wall_seconds"]) > 0).all()
+    assert rows["global_update"][-1] == rows["gradients_accepted"][-1] == end
+    assert rows["total_steps"][-1] == pytest.approx(2 * 64 + 4 * end, abs=100)
 
 
 def test_a_run_resumes_with_another_number_of_servers(tmp_path):
