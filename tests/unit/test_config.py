@@ -263,3 +263,32 @@ def test_shortest_lane_is_the_one_that_replay_accepts():
     raw = {"capacity_steps": least, "learning_starts_steps": 32, "n_step": 3}
     assert from_dict({"replay": raw}).replay.capacity_steps == least
     assert len(faults_of({"replay": {**raw, "capacity_steps": least - 1}})) == 1
+    # A lane of the global memory also has room for what its writer overwrites at once: steps, each with a final frame.
+    raw |= {"place": "global", "send_period_steps": 5}
+    least += Config().env.simulators * 2 * 5
+    assert from_dict({"replay": {**raw, "capacity_steps": least}}).replay.capacity_steps == least
+    assert len(faults_of({"replay": {**raw, "capacity_steps": least - 1}})) == 1
+
+
+def test_every_fault_of_replay_is_told_at_once():
+    replay = {
+        "capacity_steps": 10,
+        "learning_starts_steps": 20,
+        "sampling": "prioritized",
+        "priority_alpha": 1.5,
+        "priority_beta_start": -0.1,
+    }
+    faults = faults_of({"replay": replay, "learning": {"batch_size": 64}, "topology": {"learners": 0}})
+    keys = {fault.split(":")[0] for fault in faults}
+    assert keys >= {"replay.priority_alpha", "replay.priority_beta_start", "topology.learners"}
+    right = {**replay, "priority_alpha": 0.6, "priority_beta_start": 0.4, "priority_beta_end": 0.3}
+    topology = {"layout": "split"}
+    faults = faults_of({"replay": right, "learning": {"batch_size": 64}, "topology": topology})
+    keys = {fault.split(":")[0] for fault in faults}
+    assert keys >= {
+        "replay.capacity_steps",
+        "replay.learning_starts_steps",
+        "replay.priority_beta_end",
+        "replay.sampling",
+        "learning.batch_size",
+    }
