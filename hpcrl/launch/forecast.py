@@ -128,10 +128,13 @@ def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: 
     bounds = shard_bounds(sizes.num_parameters, plan.num("parameter_server"))
     steps_per_second = updates_per_second * sizes.batch_size / periods.training_intensity
     moves = {rank.rank: _moves(plan, rank, sizes, periods, updates_per_second) for rank in plan.ranks}
+    experience = {
+        rank.rank: _experience(plan, rank, sizes, updates_per_second, steps_per_second) for rank in plan.ranks
+    }
     ranks = tuple(_rank(plan, rank, sizes, bounds) for rank in plan.ranks)
     return Forecast(
         ranks=ranks,
-        nodes=_nodes(plan, ranks, bounds, moves),
+        nodes=_nodes(plan, ranks, bounds, moves, experience),
         num_parameters=sizes.num_parameters,
         replay_bytes=sum(_memory_bytes(memory, sizes) for memory in plan.memories),
         updates_per_second=updates_per_second,
@@ -145,14 +148,18 @@ def _memory_bytes(memory: Memory, sizes: Sizes) -> int:
     return len(memory.actors) * sizes.simulators * _lane_bytes(memory, sizes)
 
 
-def _lane_bytes(memory: Memory, sizes: Sizes) -> int:
-    """Records of one lane, and where sampling is prioritised a float64 for each slot and for each block of slots."""
-    steps = lane_capacity(
+def _lane_slots(memory: Memory, sizes: Sizes) -> int:
+    return lane_capacity(
         memory,
         capacity_steps=sizes.capacity_steps,
         simulators=sizes.simulators,
         shortest_steps=sizes.shortest_lane_steps,
     )
+
+
+def _lane_bytes(memory: Memory, sizes: Sizes) -> int:
+    """Records of one lane, and where sampling is prioritised a float64 for each slot and for each block of slots."""
+    steps = _lane_slots(memory, sizes)
     blocks = -(-steps // sizes.priority_block_slots) if sizes.priority_block_slots else 0
     return (steps + sizes.window_steps) * sizes.record_bytes + blocks * (sizes.priority_block_slots + 1) * DOUBLE_BYTES
 
@@ -209,8 +216,28 @@ def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: 
     return pushes, min(wanted, updates) + targets
 
 
+def _experience(plan: Plan, rank: RankPlan, sizes: Sizes, updates: float, steps: float) -> tuple[float, float]:
+    """Bytes per second that a rank writes to the global memory and reads from it; none where memories are local."""
+    if plan.memories[0].node is not None:
+        return 0.0, 0.0
+    kinds = {role.kind for role in rank.roles}
+    written = steps / plan.num("actor") * sizes.record_bytes if "actor" in kinds else 0.0
+    batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes
+    if sizes.priority_block_slots:  # a block for each draw, and the sums of all
+        (memory,) = plan.memories
+        slots = len(memory.actors) * sizes.simulators * _lane_slots(memory, sizes)
+        batch_bytes += (
+            sizes.batch_size * sizes.priority_block_slots + slots / sizes.priority_block_slots
+        ) * DOUBLE_BYTES
+    return written, updates / plan.num("learner") * batch_bytes if "learner" in kinds else 0.0
+
+
 def _nodes(
-    plan: Plan, ranks: Sequence[RankForecast], bounds: Sequence[int], moves: dict[int, tuple[float, float]]
+    plan: Plan,
+    ranks: Sequence[RankForecast],
+    bounds: Sequence[int],
+    moves: dict[int, tuple[float, float]],
+    experience: dict[int, tuple[float, float]],
 ) -> tuple[NodeForecast, ...]:
     """Sum over each node; what stays inside a node is shared memory and counts as no traffic."""
     nodes = sorted({rank.node for rank in plan.ranks})
@@ -220,10 +247,11 @@ def _nodes(
         for rank in plan.ranks:
             if rank.node != here:
                 pushes, pulls = moves[rank.rank]
-                sent[rank.node] += pushes * shard_bytes
-                received[here] += pushes * shard_bytes
-                sent[here] += pulls * shard_bytes
-                received[rank.node] += pulls * shard_bytes
+                written, read = (nbytes / plan.num("parameter_server") for nbytes in experience[rank.rank])
+                sent[rank.node] += pushes * shard_bytes + written
+                received[here] += pushes * shard_bytes + written
+                sent[here] += pulls * shard_bytes + read
+                received[rank.node] += pulls * shard_bytes + read
     forecasts = []
     for node in nodes:
         on_node = [ranks[rank.rank] for rank in plan.ranks if rank.node == node]

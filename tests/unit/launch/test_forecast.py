@@ -87,6 +87,18 @@ def test_a_global_memory_lies_with_the_servers_in_proportion_to_their_lanes():
     assert with_priorities.replay_bytes == 12 * (lane + 257 * 8)
 
 
+def test_experience_of_a_global_memory_crosses_to_the_servers_and_back():
+    """Server and actors on node 0, the learner on node 1: gradients and minibatches cross, steps do not."""
+    p = make(4, [0, 0, 0, 1], layout="split", learners=1, actors=2, global_replay=True)
+    assert [str(role) for role in p.roles_of(3)] == ["learner 0"]
+    f = forecast(p, SIZES, PERIODS, updates_per_second=10)
+    local = forecast(make(4, [0] * 4, layout="split", learners=1, actors=2), SIZES, PERIODS, updates_per_second=10)
+    assert f.pushed_bytes_per_second == local.pushed_bytes_per_second
+    pulled_and_read = f.nodes[1].received_bytes_per_second
+    assert pulled_and_read == pytest.approx(10 * (VECTOR + 32 * 5 * 100) + 0.1 * VECTOR)
+    assert f.nodes[1].sent_bytes_per_second == pytest.approx(10 * VECTOR)
+
+
 def test_a_million_atari_frames_take_what_the_paper_says_and_priorities_little_more():
     """84 x 84 bytes each: 7.06 GB; priorities 8 bytes for each slot and for each block of 256."""
     sizes = replace(SIZES, record_bytes=7072, capacity_steps=1_000_000, priority_block_slots=256)
