@@ -21,6 +21,7 @@ from hpcrl.errors import StorageError
 from hpcrl.storage import schema
 from hpcrl.storage.fault import fault_point
 from hpcrl.storage.hdf5 import (
+    NewFile,
     fsync,
     open_file,
     plain_datasets,
@@ -114,7 +115,7 @@ def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping
     texts = {name: _to_json(value, f"{path}: attribute {name!r}") for name, value in attributes.items()}
     created = False
     try:
-        with open_file(path, "x") as file:
+        with NewFile(path) as file:
             created = True
             fault_point("state_opened")
             sizes = [array.nbytes + 4096 for array in flat.values()] + [4 * len(text) + 512 for text in texts.values()]

@@ -74,6 +74,35 @@ def open_file(path: Path, mode: str, *, swmr: bool = False) -> h5py.File:
         return h5py.File(path, mode, libver=_LIBVER, swmr=swmr, locking=False)
 
 
+class NewFile(h5py.File):
+    """A new HDF5 file whose disk may be slow without any other thread waiting for it.
+
+    h5py keeps Python's global lock while HDF5 creates a file, and a server could not answer a pull meanwhile; so HDF5
+    reads and writes through a Python file here, which gives the lock up.
+
+    Raises
+    ------
+    OSError
+        The file exists, or cannot be made or written.
+    """
+
+    def __init__(self, path: Path):
+        self._raw = open(path, "x+b", buffering=0)  # noqa: SIM115 (closed with the HDF5 file)
+        super().__init__(self._raw, "w", libver=_LIBVER)
+
+    @property
+    def filename(self) -> str:
+        """Path of the file, as of any other."""
+        return str(self._raw.name)
+
+    def close(self) -> None:
+        """Close the file; what is still buffered is written."""
+        try:
+            super().close()
+        finally:
+            self._raw.close()
+
+
 _lockless: set[int] = set()
 """Devices that were warned of: each of their files would say the same."""
 

@@ -16,7 +16,16 @@ import numpy as np
 from hpcrl.errors import StorageError
 from hpcrl.storage import codec, schema
 from hpcrl.storage.fault import fault_point
-from hpcrl.storage.hdf5 import fsync, open_file, plain_dataset, plain_group, release_space, reserve_space, storage_error
+from hpcrl.storage.hdf5 import (
+    NewFile,
+    fsync,
+    open_file,
+    plain_dataset,
+    plain_group,
+    release_space,
+    reserve_space,
+    storage_error,
+)
 
 CHUNK_RECORDS = 64
 """Least records of a chunk; it has more of them where frames are small."""
@@ -117,7 +126,7 @@ class ReplayCut:
         """
         path, created = Path(path), False
         try:
-            with open_file(path, "x") as file:
+            with NewFile(path) as file:
                 created = True
                 fault_point("replay_opened")
                 file.attrs.update(schema.header("replay") | self.shape._asdict() | {schema.SLOTS: self._slots})

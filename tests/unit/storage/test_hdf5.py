@@ -1,11 +1,16 @@
-"""HDF5 files on file systems whose locks fail."""
+"""HDF5 files on file systems whose locks fail, or that are slow."""
 
+import io
 import logging
+import threading
+import time
 
 import h5py
+import numpy as np
 import pytest
 
 from hpcrl.storage import hdf5
+from hpcrl.storage.checkpoint import read_state, write_state
 from hpcrl.storage.hdf5 import open_file
 
 
@@ -54,3 +59,30 @@ def test_what_the_user_set_is_obeyed(failing_locks, tmp_path, monkeypatch):
     monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "TRUE")
     with pytest.raises(OSError, match="unable to lock"):
         open_file(tmp_path / "a.h5", "x")
+
+
+class SlowDisk(io.FileIO):
+    """A file on a disk that takes its time for every write."""
+
+    SECONDS = 0.4
+
+    def write(self, data) -> int:
+        time.sleep(self.SECONDS)
+        return super().write(data)
+
+
+def test_other_threads_do_not_wait_for_a_slow_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(hdf5, "open", lambda path, mode, buffering=-1: SlowDisk(path, mode), raising=False)
+    began = time.monotonic()
+    arguments = (tmp_path / "state.h5", "learner", {"a": np.arange(1000), "b": np.zeros(3)}, {})
+    writer = threading.Thread(target=write_state, args=arguments)
+    writer.start()
+    longest = 0.0
+    while writer.is_alive():
+        before = time.monotonic()
+        time.sleep(1e-3)
+        longest = max(longest, time.monotonic() - before)
+    assert time.monotonic() - began > 2 * SlowDisk.SECONDS
+    assert longest < 0.9 * SlowDisk.SECONDS
+    arrays, _ = read_state(tmp_path / "state.h5", "learner")
+    assert arrays["a"].tolist() == list(range(1000))
