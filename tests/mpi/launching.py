@@ -63,7 +63,7 @@ def training_job(ranks: int, config, run_dir: Path, *overrides: str) -> Iterator
     job, files = start_training(ranks, config, run_dir, *overrides), set()
     try:
         deadline = time.monotonic() + 90
-        while not _updates(run_dir):
+        while not updates_of(run_dir):
             assert time.monotonic() < deadline, "the job did not begin to train"
             assert job.poll() is None, job.communicate()
             time.sleep(0.2)
@@ -86,7 +86,8 @@ def start_training(ranks: int, config, run_dir: Path, *overrides: str) -> subpro
     )
 
 
-def _updates(run_dir: Path) -> int:
+def updates_of(run_dir: Path) -> int:
+    """The last global update in the run log; 0 while there is none."""
     with contextlib.suppress(StorageError):
         updates = read_runlog(run_dir, "progress")["global_update"]
         return int(updates[-1]) if len(updates) else 0
