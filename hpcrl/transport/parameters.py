@@ -16,9 +16,13 @@ ATTENTION_SECONDS, ATTENTIVE_SLEEP_SECONDS = 1.0, 5e-5
 class ShardedVector:
     """float32 vector whose shard ``k`` lives on rank ``owners[k]``; owners publish, readers pull. Collective.
 
-    A pull returns whole versions of every shard, never a mixture inside one; shards may differ in version, and the
-    versions are returned. A pull needs one round, or two if the reader slept longer than ``patience_seconds`` while
-    it read. A reader that stops for ever delays nobody for longer than that.
+    Inside a shard, a pull returns one whole version, never a mixture, and none older than the newest that was complete
+    when the pull began; so a shard never goes back. Across shards nothing more holds: their owners publish without
+    waiting for each other, so a pull may find them at different versions. It tells the version of each; whom a mixture
+    harms must compare them (parameter servers judge the staleness of a gradient by the version of their own shard).
+
+    A pull needs one round, or two if the reader slept longer than ``patience_seconds`` while it read. A reader that
+    stops for ever delays nobody for longer than that.
 
     Parameters
     ----------

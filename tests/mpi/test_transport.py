@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import run_ranks
+from launching import is_open_mpi, run_ranks
 
 RANKS = Path(__file__).with_name("ranks")
 FLAVOURS = pytest.mark.parametrize("flavour", ["allocate", "create"])
 
 
-def output(ranks: int, program: str, *arguments) -> str:
+def output(ranks: int, program: str, *arguments, **extra: str) -> str:
     # -m mpi4py: an exception on one rank ends them all.
-    done = run_ranks(ranks, ["-m", "mpi4py", RANKS / program, *arguments], timeout=60)
+    done = run_ranks(ranks, ["-m", "mpi4py", RANKS / program, *arguments], timeout=60, **extra)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -68,3 +68,28 @@ def test_lanes_in_node_memory_are_sampled_whole_while_others_write():
     assert written > 500
     assert drawn > 500
     assert overwritten > 0
+
+
+STACKS = {
+    "tcp": {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"},
+    "ofi": {"MPIR_CVAR_CH4_NETMOD": "ofi"},
+    "ofi without shared memory": {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"},
+}
+
+
+@pytest.mark.skipif(is_open_mpi(), reason="these settings are MPICH's; Open MPI crosses a network in tests/hosts")
+@pytest.mark.parametrize("flavour", ["allocate", pytest.param("create", marks=pytest.mark.long)])
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    ("program", "ranks", "arguments", "said"),
+    [
+        ("publishing.py", 4, (1, 30.0, 1.0), "most-rounds 1"),
+        ("pushing.py", 3, ("wait", 200), "dropped 0"),
+        pytest.param("counting.py", 3, (), "exact", marks=pytest.mark.long),
+        pytest.param("chunking.py", 3, (1,), "transfers", marks=pytest.mark.long),
+        pytest.param("stopping.py", 3, (2,), "past the stopped reader", marks=pytest.mark.long),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.endswith(".py") else "",
+)
+def test_other_ways_of_mpich_between_ranks(program, ranks, arguments, said, stack, flavour):
+    assert said in output(ranks, program, flavour, *arguments, **STACKS[stack])
