@@ -26,7 +26,11 @@ def train(hosts, placement: dict[str, int], run_dir: Path, *overrides: str, prog
     [
         ({"h1": 2, "h2": 2}, ["topology.servers=2"]),
         # What shares a replay memory shares a host.
-        ({"h1": 1, "h2": 2}, ["topology.layout=split", "topology.learners=1", "topology.actors=1"]),
+        pytest.param(
+            {"h1": 1, "h2": 2},
+            ["topology.layout=split", "topology.learners=1", "topology.actors=1"],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["bundled", "split"],
 )
@@ -51,6 +55,7 @@ def slow_disk(tmp_path_factory):
     return library
 
 
+@pytest.mark.long  # it measures, and needs the machine for itself
 def test_servers_answer_while_learners_compute_and_a_slow_disk_is_written(slow_disk, hosts, tmp_path):
     for attempt in range(3):  # others may use this machine too
         done = train(
