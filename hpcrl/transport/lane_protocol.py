@@ -22,11 +22,10 @@ stores in place of ``Get`` and ``Put``.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.transport.protocol import WORD, FetchMany, Get, Program, Put, Replace, round_up
+from hpcrl.transport.protocol import WORD, FetchMany, GetMany, Program, Put, Replace, round_up
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class LanesLayout:
         """Word with the number of records ever complete; written by the lane's writer alone."""
         return self.reserved(lane) + WORD
 
-    def data(self, lane: int, index: int) -> int:
-        """First byte of record ``index``, and of the up to ``mirror - 1`` that follow it."""
+    def data(self, lane: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """First byte of record ``index``, and of the up to ``mirror - 1`` that follow it; numbers or arrays."""
         return self.slot(lane, index % self.capacity)
 
     def slot(self, lane: int, slot: int) -> int:
@@ -105,18 +104,22 @@ def look(layout: LanesLayout) -> Program:
     return cursors.reshape(-1, 2)
 
 
-class Run(NamedTuple):
-    """Consecutive records of a lane and where they are copied to."""
+def read(layout: LanesLayout, lane: np.ndarray, first: np.ndarray, rows: Sequence[np.ndarray]) -> Program:
+    """Copy runs of consecutive records, then look at the cursors.
 
-    lane: int
-    first: int
-    """absolute index"""
-    out: np.ndarray
+    Parameters
+    ----------
+    lane, first
+        int64 ``[B]``: lane and absolute index of the first record of each run.
+    rows
+        Where each run is copied to, contiguous, all of one length.
 
-
-def read(layout: LanesLayout, runs: Sequence[Run]) -> Program:
-    """Copy ``runs``, then look at the cursors, which are the result and tell which runs were :func:`overtaken`."""
-    yield tuple(Get(layout.data(run.lane, run.first), run.out) for run in runs)
+    Returns
+    -------
+    int64 [lanes, 2]
+        What :func:`look` gives; it tells which runs were :func:`overtaken`.
+    """
+    yield GetMany(layout.data(lane, first).tolist(), rows)
     return (yield from look(layout))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, Run, look, overtaken, read
+from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, look, overtaken, read
 from hpcrl.transport.protocol import Get, Program, round_up
 from hpcrl.transport.window import Window, drive
 
@@ -110,16 +110,15 @@ class HostedLanes:
         bool [B]
             Which runs their writers may have overtaken meanwhile; records before index 0 are not looked at.
         """
-        host = lane % len(self.hosts)
-        place, rows = (lane // len(self.hosts)).tolist(), out.reshape(len(out), -1)
-        begin, reserved = first.tolist(), np.empty(len(lane), np.int64)
+        host, place = lane % len(self.hosts), lane // len(self.hosts)
+        rows, reserved = list(out.reshape(len(out), -1).view(np.uint8)), np.empty(len(lane), np.int64)
         mine = {h: np.flatnonzero(host == h) for h in set(host.tolist())}
         programs = {
-            h: read(self._layouts[h], [Run(place[b], begin[b], rows[b]) for b in runs.tolist()])
+            h: read(self._layouts[h], place[runs], first[runs], [rows[b] for b in runs.tolist()])
             for h, runs in mine.items()
         }
         for h, cursors in self._drive(programs).items():
-            reserved[mine[h]] = cursors[lane[mine[h]] // len(self.hosts), 0]
+            reserved[mine[h]] = cursors[place[mine[h]], 0]
         return overtaken(reserved, np.maximum(first, 0), self.capacity)
 
     def read_tables(self, wanted: Mapping[int, Sequence[tuple[int, np.ndarray]]]) -> None:

@@ -9,7 +9,7 @@ All words are int64 and are touched only by atomic operations, by their owner to
 the rank that owns the words (mpi4py reports them so in errors).
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,6 +57,13 @@ class Get(NamedTuple):
     buffer: np.ndarray
 
 
+class GetMany(NamedTuple):
+    """Copy window bytes from each of ``offsets`` into the contiguous row beside it, all of one length (not atomic)."""
+
+    offsets: Sequence[int]
+    rows: Sequence[np.ndarray]
+
+
 class Put(NamedTuple):
     """Copy ``buffer`` into window bytes (not atomic)."""
 
@@ -64,7 +71,7 @@ class Put(NamedTuple):
     buffer: np.ndarray
 
 
-Operation = Fetch | Replace | Add | FetchMany | Get | Put
+Operation = Fetch | Replace | Add | FetchMany | Get | GetMany | Put
 Program = Generator[Operation | tuple[Operation, ...], object, object]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.errors import TransportError
-from hpcrl.transport.protocol import WORD, Add, Fetch, FetchMany, Operation, Program, Put, Replace
+from hpcrl.transport.protocol import WORD, Add, Fetch, FetchMany, Get, GetMany, Operation, Program, Put, Replace
 from hpcrl.transport.waiting import wait_for_all
 
 MAX_TRANSFER_BYTES = 2**30
@@ -93,6 +93,9 @@ class Window:
             operand_result[0] = 0 if kind is Fetch else operation.value
             self.win.Fetch_and_op(operand_result[:1], operand_result[1:], rank, operation.offset, _MPI_OP[kind])
             return operand_result
+        if kind is GetMany:
+            self._start_rows(operation, rank)
+            return None
         if not operation.buffer.flags.c_contiguous:  # reshape would make a copy, freed before the transfer is over
             raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {operation.buffer.strides}")
         data = operation.buffer.reshape(-1).view(np.uint8)
@@ -109,6 +112,18 @@ class Window:
         self._count_request(rank)
         target = [offset, words, MPI.INT64_T]
         self.win.Get_accumulate([None, 0, MPI.INT64_T], [data, words, MPI.INT64_T], rank, target, MPI.NO_OP)
+
+    def _start_rows(self, operation: GetMany, rank: int) -> None:
+        """Many Gets of one length, with as little as possible around each."""
+        nbytes = operation.rows[0].nbytes
+        if rank == self.rank or nbytes > self.max_transfer_bytes:
+            for offset, row in zip(*operation, strict=True):
+                self.start(Get(offset, row), rank)
+            return
+        get, byte = self.win.Get, MPI.BYTE
+        for offset, row in zip(*operation, strict=True):
+            self._count_request(rank)
+            get([row, nbytes, byte], rank, [offset, nbytes, byte])
 
     def _start_transfer(self, kind: type, data: np.ndarray, offset: int, rank: int) -> None:
         transfer = self.win.Put if kind is Put else self.win.Get

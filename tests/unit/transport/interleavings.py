@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.transport.protocol import Add, FetchMany, Get, Operation, Program, Put, Replace
+from hpcrl.transport.protocol import Add, FetchMany, Get, GetMany, Operation, Program, Put, Replace
 
 CLOCK = -8
 """Offset of the word that a `Clock` moves and that programs of `Party.clocked` parties see as the time."""
@@ -113,7 +113,11 @@ def _atoms(step: Operation | tuple) -> tuple[tuple[Atom, ...], bool]:
     many = not isinstance(step, Operation)
     atoms = []
     for i, operation in enumerate(step if many else (step,)):
-        if isinstance(operation, FetchMany | Get | Put):
+        if isinstance(operation, GetMany):
+            for offset, row in zip(*operation, strict=True):
+                size = row.dtype.itemsize
+                atoms += [Atom(i, Get, offset + element * size, None) for element in range(len(row))]
+        elif isinstance(operation, FetchMany | Get | Put):
             size = operation.buffer.dtype.itemsize
             for element, value in enumerate(operation.buffer.tolist()):
                 value = value if isinstance(operation, Put) else None
@@ -210,6 +214,11 @@ class Explorer:
                 for operation, value in zip(step if many else (step,), reply, strict=True):
                     if isinstance(operation, FetchMany | Get):
                         operation.buffer[:] = value
+                    elif isinstance(operation, GetMany):
+                        for row, part in zip(
+                            operation.rows, np.split(np.array(value), len(operation.rows)), strict=True
+                        ):
+                            row[:] = part
                 words = tuple(None if isinstance(v, tuple) else v for v in reply)
                 step = program.send(words if many else words[0])
         except StopIteration as stop:

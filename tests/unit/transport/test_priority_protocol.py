@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from interleavings import Explorer, Party, ViolationError, vector
 
-from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, Run, look, overtaken, read
+from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, look, overtaken, read
 from hpcrl.transport.protocol import Consumer, Get, Producer, Put, RingLayout
 
 CAPACITY = 1
@@ -146,7 +146,7 @@ class Learner(Party):
         if not drawn:
             return None
         index, out = drawn[0], vector(0, 1)
-        cursors = yield from read(LANE, [Run(0, index, out)])
+        cursors = yield from read(LANE, np.array([0]), np.array([index]), [out])
         if overtaken(int(cursors[0, 0]), index, CAPACITY):
             return None
         return index, int(out[0]), int(priorities[index % CAPACITY])
