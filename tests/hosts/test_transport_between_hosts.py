@@ -63,7 +63,7 @@ def test_transfers_are_cut_and_bounded(ranks, flavour, hosts):
     assert "transfers" in output(hosts, PLACEMENTS[ranks], "chunking.py", flavour, 1)
 
 
-@cases((3, "allocate"), step=[2, 3, 4], flavour=FLAVOURS)
+@cases((3, "allocate"), step=[1, 2, 3], flavour=FLAVOURS)
 def test_a_stopped_reader_delays_the_server_by_its_patience_at_most(step, flavour, hosts):
     said = output(hosts, {"h1": 1, "h2": 2}, "stopping.py", flavour, step)
     assert int(re.search(r"published (\d+) past", said).group(1)) > 10, said
