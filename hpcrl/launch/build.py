@@ -19,6 +19,7 @@ from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.memories import (
+    HostedPart,
     ReplayMemory,
     host_lanes,
     make_memory,
@@ -87,6 +88,8 @@ class Job:
     end: Callable[[str, int], None]
     """``end(message, exit_code)`` ends all ranks at once."""
     wall_seconds: float = field(init=False)
+    hosted_part: HostedPart | None = field(init=False, default=None)
+    """What this rank holds of a global replay memory."""
 
     def __post_init__(self):
         config, plan, comm = self.config, self.plan, self.comm
@@ -100,10 +103,11 @@ class Job:
         self.owners = {
             r.rank: [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS] for r in plan.ranks
         }
-        if config.checkpoint.replay == "full":
-            for index, rank in enumerate(plan.memory_ranks()):
-                self.owners[rank].append(REPLAY_NAME.format(index))
         self.shapes = memory_shapes(config, plan, self.spec.stack)
+        self.memory_ranks = plan.memory_ranks()[: len(self.shapes)]  # a server without lanes has none to keep
+        if config.checkpoint.replay == "full":
+            for index, rank in enumerate(self.memory_ranks):
+                self.owners[rank].append(REPLAY_NAME.format(index))
         self.shares = self._share_replay()
         self.exact = self.shares is not None and self.shares.same and is_exact(self.checkpoint, config, plan)
         self._make_windows()
@@ -167,10 +171,7 @@ class Job:
             )
         )
         if config.replay.place == "global":
-            self.hosted_lanes, self.priority_rings = host_lanes(self, **options)
-            self.keep(self.hosted_lanes)
-            if self.priority_rings is not None:
-                self.keep(self.priority_rings)
+            self.hosted_lanes, self.priority_rings, self.hosted_part = host_lanes(self, **options)
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
         names += ["replay_steps", "replay_trained"]
         names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
@@ -505,9 +506,10 @@ def make_roles(job: Job) -> list:
     if job.checkpoint:
         _restore(job, roles)
     owners = [RoleState(role) for role in roles if role.kind not in STATELESS_KINDS]
-    if job.config.checkpoint.replay == "full" and job.comm.rank in (ranks := job.plan.memory_ranks()):
-        index, memory = ranks.index(job.comm.rank), job.memory
-        owners.append(ReplayState(index, memory.lanes, capacity=job.shapes[index].capacity, table=memory.priorities))
+    if job.config.checkpoint.replay == "full" and job.comm.rank in job.memory_ranks:
+        index = job.memory_ranks.index(job.comm.rank)
+        held = job.hosted_part or job.memory
+        owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.priorities))
     writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
     return [*roles, writer]
 
@@ -520,7 +522,7 @@ def _restore(job: Job, roles: list) -> None:
             _restore_ratio(job, role, part(state, "ratio"))
         if role.kind == "actor" and not (job.exact and part(state, "episodes")):
             state = {name: value for name, value in state.items() if not name.startswith("episodes/")}
-            if job.shares:
+            if job.shares and job.config.replay.place == "local":  # hosts of a global memory did it
                 leave_open_episodes(role.lanes, role.lane)
         if state:
             role.restore(state)

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from hpcrl.algorithms.exploration import linear
 from hpcrl.launch.replay_shares import MemoryShare
-from hpcrl.launch.topology import Memory, Role, lane_capacity
+from hpcrl.launch.topology import Memory, Role
 from hpcrl.replay.distributed import (
     MESSAGE_WORDS,
     DistributedLanes,
@@ -16,7 +16,8 @@ from hpcrl.replay.distributed import (
     split_table,
     table_floats,
 )
-from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype, shortest_capacity
+from hpcrl.replay.division import leave_open_episodes
+from hpcrl.replay.lanes import Lanes, local_lanes, record_dtype
 from hpcrl.replay.newcomers import Newcomers
 from hpcrl.replay.prefetch import Prefetch
 from hpcrl.replay.priorities import PrioritySource, PriorityTable, SetPriorities, local_table
@@ -24,7 +25,7 @@ from hpcrl.replay.prioritized import PrioritizedReplay
 from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.ratio import CountedTally, LocalTally, TrainingRatio
 from hpcrl.roles.replay_host import ReplayHost
-from hpcrl.transport.lanes import HostedLanes
+from hpcrl.transport.lanes import HostedLanes, OwnCursors
 from hpcrl.transport.ring import Rings
 from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
 from hpcrl.transport.waiting import wait_for_all
@@ -98,22 +99,11 @@ def _num_lanes(job: "Job", members: Memory) -> int:
     return len(members.actors) * job.config.env.simulators
 
 
-def _lengths(job: "Job", members: Memory) -> dict[str, int]:
-    config = job.config
-    capacity = lane_capacity(
-        members,
-        capacity_steps=config.replay.capacity_steps,
-        simulators=config.env.simulators,
-        shortest_steps=shortest_capacity(job.spec.stack, config.replay.n_step),
-    )
-    return {"capacity": capacity, "stack": job.spec.stack, "n_step": config.replay.n_step}
-
-
 def _share(job: "Job", role: Role) -> MemoryShare | None:
     """What this rank restores of a checkpoint into the memory of its role; None where there is nothing, or another rank
     does it."""
     index = job.plan.memory_of(role)
-    restores = job.shares is not None and job.plan.memory_ranks()[index] == job.comm.rank
+    restores = job.shares is not None and job.memory_ranks[index] == job.comm.rank
     return MemoryShare(job.shares, index, job.shapes) if restores else None
 
 
@@ -140,10 +130,19 @@ def _of_the_node(job: "Job", role: Role) -> tuple[Lanes, SharedTally]:
 # The global memory --------------------------------------------------------------------------------------------------
 
 
-def host_lanes(job: "Job", **options) -> tuple[HostedLanes, Rings | None]:
-    """The lanes of the global memory on the server ranks, and the rings of their priorities. Collective."""
+class HostedPart(NamedTuple):
+    """What a server rank holds of the global memory."""
+
+    lanes: Lanes
+    priorities: PriorityTable | None
+    """None where sampling is uniform"""
+
+
+def host_lanes(job: "Job", **options) -> tuple[HostedLanes, Rings | None, HostedPart | None]:
+    """The lanes of the global memory on the server ranks, the rings of their priorities, and what this rank holds of
+    both, restored from the checkpoint where there is one. Collective."""
     (members,), config = job.plan.memories, job.config
-    lengths, simulators = _lengths(job, members), config.env.simulators
+    shape, simulators = job.shapes[0], config.env.simulators
     prioritized = config.replay.sampling == "prioritized"
     writes = [
         members.actors.index(role.index) * simulators + simulator
@@ -151,33 +150,59 @@ def host_lanes(job: "Job", **options) -> tuple[HostedLanes, Rings | None]:
         if role.kind == "actor"
         for simulator in range(simulators)
     ]
-    hosted = HostedLanes(
-        job.comm,
-        hosts=job.servers,
-        num_lanes=_num_lanes(job, members),
-        capacity=lengths["capacity"],
-        mirror=lengths["stack"] + lengths["n_step"],
-        record_bytes=record_dtype(job.spec.obs_shape, job.spec.obs_dtype).itemsize,
-        table_floats=table_floats(lengths["capacity"]) if prioritized else 0,
-        writes=writes,
-        **options,
+    holds = job.comm.rank in job.memory_ranks
+    share = MemoryShare(job.shares, job.memory_ranks.index(job.comm.rank), job.shapes) if holds and job.shares else None
+    capacity = job.comm.allreduce(share.slots if share else shape.capacity, MPI.MAX)
+    hosted = job.keep(
+        HostedLanes(
+            job.comm,
+            hosts=job.servers,
+            num_lanes=_num_lanes(job, members),
+            capacity=capacity,
+            mirror=shape.stack + shape.n_step,
+            record_bytes=record_dtype(job.spec.obs_shape, job.spec.obs_dtype).itemsize,
+            table_floats=table_floats(capacity) if prioritized else 0,
+            writes=writes,
+            **options,
+        )
     )
+    part = _own_part(job, hosted, prioritized) if holds else None
+    if share:
+        share.restore(part.lanes, part.priorities)
+        if not job.exact:
+            leave_open_episodes(part.lanes, np.arange(part.lanes.num_lanes))
+        hosted.show()
     if not prioritized:
-        return hosted, None
-    rings = Rings(
-        job.comm,
-        name="priorities",
-        producers=sorted({*job.learners, *job.plan.ranks_of("actor")}),
-        record_bytes=dict.fromkeys(job.servers, 8 * MESSAGE_WORDS),
-        capacity=PRIORITY_MESSAGES,
-        **options,
+        return hosted, None, part
+    rings = job.keep(
+        Rings(
+            job.comm,
+            name="priorities",
+            producers=sorted({*job.learners, *job.plan.ranks_of("actor")}),
+            record_bytes=dict.fromkeys(job.servers, 8 * MESSAGE_WORDS),
+            capacity=PRIORITY_MESSAGES,
+            **options,
+        )
     )
-    return hosted, rings
+    return hosted, rings, part
+
+
+def _own_part(job: "Job", hosted: HostedLanes, prioritized: bool) -> HostedPart:
+    shape = job.shapes[0]
+    records = hosted.own_records(record_dtype(job.spec.obs_shape, job.spec.obs_dtype))
+    lengths = {"capacity": hosted.capacity, "stack": shape.stack, "n_step": shape.n_step}
+    table, num_lanes = None, len(records)
+    if prioritized:
+        values, sums = split_table(hosted.table[: num_lanes * table_floats(hosted.capacity)])
+        sizes = {"num_lanes": num_lanes, "capacity": hosted.capacity, "stack": shape.stack}
+        table = PriorityTable(values, sums, alpha=job.config.replay.priority_alpha, **sizes)
+    return HostedPart(Lanes(records, OwnCursors(hosted), **lengths), table)
 
 
 def _distributed(job: "Job", set_priorities: SetPriorities | None) -> DistributedLanes:
     config, (role, members) = job.config, _membership(job)
     acts = role.kind == "actor"
+    job.hosted_lanes.go_on()
     return DistributedLanes(
         job.hosted_lanes,
         job.spec.obs_shape,
@@ -193,13 +218,8 @@ def _distributed(job: "Job", set_priorities: SetPriorities | None) -> Distribute
 
 def make_replay_host(job: "Job", index: int) -> ReplayHost:
     """Host ``index`` of the global memory."""
-    hosted, table = job.hosted_lanes, None
-    if job.priority_rings is not None:
-        num_lanes, alpha = hosted.lanes_of(index), job.config.replay.priority_alpha
-        sizes = {"num_lanes": num_lanes, "capacity": hosted.capacity, "stack": job.spec.stack}
-        values, sums = split_table(hosted.table[: num_lanes * table_floats(hosted.capacity)])
-        table = PriorityTable(values, sums, alpha=alpha, **sizes)
-    return ReplayHost(index, lanes=hosted, table=table, rings=job.priority_rings)
+    table = job.hosted_part.priorities if job.hosted_part else None
+    return ReplayHost(index, lanes=job.hosted_lanes, table=table, rings=job.priority_rings)
 
 
 # What uses a memory -------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Shares:
 
 
 def memory_shapes(config: Config, plan: Plan, stack: int) -> tuple[Shape, ...]:
-    """Lanes of each replay memory of a bundle or node.
+    """Lanes of each replay memory of a bundle or node, or of each server's part of the global one.
 
     Raises
     ------
@@ -52,11 +52,13 @@ def memory_shapes(config: Config, plan: Plan, stack: int) -> tuple[Shape, ...]:
         "simulators": simulators,
         "shortest_steps": shortest_capacity(stack, n_step),
     }
-    return tuple(
-        Shape(len(memory.actors) * simulators, lane_capacity(memory, **sizes), stack, n_step)
-        for memory in plan.memories
-        if memory.node is not None
-    )
+    shapes = []
+    for memory in plan.memories:
+        num_lanes, capacity = len(memory.actors) * simulators, lane_capacity(memory, **sizes)
+        hosts = 1 if memory.node is not None else plan.num("parameter_server")
+        lanes = [len(range(host, num_lanes, hosts)) for host in range(hosts)]  # dealt in turn
+        shapes += [Shape(count, capacity, stack, n_step) for count in lanes if count]
+    return tuple(shapes)
 
 
 def share_replay(checkpoint: Checkpoint, shapes: Sequence[Shape]) -> Shares | None:

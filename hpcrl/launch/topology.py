@@ -82,16 +82,18 @@ class Plan:
         return alone + trainers + [node for node in nodes if len(node) > 1]
 
     def memory_ranks(self) -> tuple[int, ...]:
-        """The rank that saves and restores each memory of a bundle or node: the lowest of those that use it."""
+        """The rank that saves and restores each memory: the lowest of those that use one of a bundle or node; of the
+        global one, each server rank its part."""
         held = {role: plan.rank for plan in self.ranks for role in plan.roles}
-        return tuple(
-            min(
-                *(held[Role("learner", index)] for index in memory.learners),
-                *(held[Role("actor", index)] for index in memory.actors),
-            )
-            for memory in self.memories
-            if memory.node is not None
-        )
+        ranks: list[int] = []
+        for memory in self.memories:
+            if memory.node is None:
+                ranks += self.ranks_of("parameter_server")
+            else:
+                users = [Role("learner", index) for index in memory.learners]
+                users += [Role("actor", index) for index in memory.actors]
+                ranks.append(min(held[role] for role in users))
+        return tuple(ranks)
 
     def memory_of(self, role: Role) -> int:
         """Index in ``memories`` of the one that a learner samples or an actor fills.

@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, look, overtaken, read
-from hpcrl.transport.protocol import Get, Program, round_up
+from hpcrl.transport.protocol import Get, Program, Replace, round_up
 from hpcrl.transport.window import Window, drive
 
 FLOAT_BYTES = 8
@@ -139,18 +139,71 @@ class HostedLanes:
         with self._turn:
             drive(self.window, programs)
 
+    def go_on(self) -> None:
+        """Let this rank's writers go on behind what their lanes hold."""
+        committed = self.committed()
+        for lane, writer in self._writers.items():
+            writer.index = int(committed[lane])
+
     # the host itself ----------------------------------------------------------------------------------------------
+
+    def own_records(self, dtype: np.dtype) -> np.ndarray:
+        """``dtype [lanes, capacity + mirror]``: the records of this host's lanes, where they lie."""
+        mine = self._layouts[self.hosts.index(self.window.rank)]
+        return self.window.local[mine.slot(0, 0) : mine.end].view(dtype).reshape(mine.lanes, -1)
 
     def look_at_own(self) -> np.ndarray:
         """int64 ``[lanes, 2]``: the cursors of this host's lanes, reserved and committed."""
         mine = self.hosts.index(self.window.rank)
         return self._drive({mine: look(self._layouts[mine])})[mine]
 
+    def set_own(self, place: int, index: int) -> None:
+        """Let lane ``place`` of this host, which nobody writes yet, hold the records below ``index``."""
+        host = self.hosts.index(self.window.rank)
+
+        def words() -> Program:
+            layout = self._layouts[host]
+            yield Replace(layout.reserved(place), index)
+            yield Replace(layout.committed(place), index)
+
+        self.show()
+        self._drive({host: words()})
+
     def show(self) -> None:
-        """Let others see what this host wrote to its :attr:`table`."""
+        """Let others see what this host wrote to its memory, and this host what others did."""
         self.window.win.Sync()
 
     def free(self) -> None:
         """Free the window; collective. ``table`` must not be used afterwards."""
         self.table = None
         self.window.free()
+
+
+class OwnCursors:
+    """The cursors of a host's own lanes, for filling them before anybody writes, and for saving them."""
+
+    def __init__(self, lanes: HostedLanes):
+        self._lanes = lanes
+
+    def _look(self) -> np.ndarray:
+        self._lanes.show()  # records copied before are read before the cursors, those copied behind, after
+        cursors = self._lanes.look_at_own()
+        self._lanes.show()
+        return cursors
+
+    def reserved(self) -> np.ndarray:
+        """int64 ``[lanes]``"""
+        return self._look()[:, 0]
+
+    def committed(self) -> np.ndarray:
+        """int64 ``[lanes]``"""
+        return self._look()[:, 1]
+
+    def reserve(self, lanes: np.ndarray, counts: int) -> np.ndarray:
+        """The first free index of each of ``lanes``: what is stored there is shown by :meth:`commit` alone."""
+        return self.committed()[lanes]
+
+    def commit(self, lanes: np.ndarray, counts: int) -> None:
+        """Publish ``counts`` more records in each of ``lanes``."""
+        for lane, index in zip(lanes.tolist(), self.committed()[lanes].tolist(), strict=True):
+            self._lanes.set_own(lane, index + counts)

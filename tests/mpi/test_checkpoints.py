@@ -51,8 +51,11 @@ def test_servers_and_bundles_of_any_number_keep_parameters_and_transitions(tmp_p
     """No update is made after the first job, so every further one saves what it restored; its actors may add to it."""
     run_dir = tmp_path / "run"
     before = None
-    for servers, bundles, layout in ((3, 2, "bundled"), (1, 5, "bundled"), (2, 2, "bundled"), (1, 2, "split")):
+    jobs = [(3, 2, "bundled", "local"), (1, 5, "bundled", "local"), (2, 2, "bundled", "local")]
+    jobs += [(1, 2, "split", "local"), (2, 2, "split", "global"), (1, 3, "split", "global")]
+    for servers, bundles, layout, place in jobs:
         overrides = [f"topology.servers={servers}", "run.total_updates=100", f'topology.layout="{layout}"']
+        overrides.append(f'replay.place="{place}"')
         done = train(servers + bundles, CONFIG, run_dir, *overrides, f"replay.capacity_steps={4000 // bundles}")
         assert done.returncode == EXIT_FINISHED, done.stderr
         checkpoint, skipped = checkpoints.latest(run_dir)
