@@ -156,7 +156,7 @@ class ReplayCut:
             dtype=frame.base,
             **compression.dataset_arguments,
         )
-        store = _ChunkStore(dataset)
+        store = _ChunkStore(file, dataset)
         chunks = itertools.cycle([np.zeros((step, *frame.shape), frame.base) for _ in range(2)])
         # One chunk is copied while the one before is compressed.
         with ThreadPoolExecutor(1, "compressor") as compressor:
@@ -209,8 +209,8 @@ class ReplayCut:
 class _ChunkStore:
     """Puts chunks into a dataset as they come out of the compressor, one at a time."""
 
-    def __init__(self, dataset: h5py.Dataset):
-        self._dataset, self._room = dataset, 0
+    def __init__(self, file: h5py.File, dataset: h5py.Dataset):
+        self._file, self._dataset, self._room = file, dataset, 0
         self._place: tuple[int, int] | None = None
 
     def begin(self, place: tuple[int, int], packed: Future) -> None:
@@ -224,7 +224,7 @@ class _ChunkStore:
         packed, offsets = self._packed.result(), (*self._place, *(0 for _ in self._dataset.shape[2:]))
         if self._room < len(packed) + _SPARE_BYTES:
             self._room = max(RESERVED_BYTES, 2 * len(packed) + _SPARE_BYTES)
-            reserve_space(self._dataset.file, self._room)
+            reserve_space(self._file, self._room)
         self._dataset.id.write_direct_chunk(offsets, packed)
         self._room -= len(packed) + _CHUNK_INDEX_BYTES
         self._place = None
