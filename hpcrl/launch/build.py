@@ -1,258 +1,34 @@
-"""Wiring: what every rank is made of, in one place. Collective calls happen here and in ``train`` only."""
+"""Wiring: what every rank is made of, in one place. Collective calls happen here, in ``job`` and ``train`` only."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcrl.algorithms.dqn import Dqn, EpsilonGreedy
+from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.exploration import ladder, linear
 from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.algorithms.optimizers import make_optimizer
 from hpcrl.config import Config
-from hpcrl.envs import env_spec, make_env
-from hpcrl.launch.delays import delay_distribution
-from hpcrl.launch.memories import (
-    HostedPart,
-    ReplayMemory,
-    host_lanes,
-    make_memory,
-    make_newcomers,
-    make_replay,
-    make_replay_host,
-)
-from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
-from hpcrl.launch.resume import identity, is_exact, keeps_moments, load_shard, load_state
-from hpcrl.launch.signals import StopRequest
-from hpcrl.launch.sizes import network_arguments, num_parameters
-from hpcrl.launch.topology import Plan, Role, shard_bounds
-from hpcrl.networks import Replica, make_network, resolve_precision
+from hpcrl.launch.job import STATELESS_KINDS, Job
+from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
+from hpcrl.launch.resume import identity, keeps_moments, load_shard, load_state
+from hpcrl.launch.topology import Role
+from hpcrl.networks import Replica
 from hpcrl.replay.division import leave_open_episodes
 from hpcrl.roles.actor import Actor
-from hpcrl.roles.checkpointing import (
-    REPLAY_NAME,
-    CheckpointKeeper,
-    ReplayState,
-    RoleState,
-    StateWriter,
-    owner_name,
-    part,
-)
+from hpcrl.roles.checkpointing import CheckpointKeeper, ReplayState, RoleState, StateWriter, part
 from hpcrl.roles.display import ROLE_NAMES, make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
-from hpcrl.roles.heartbeat import Attendance, Heartbeat
+from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
-from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.monitor import Monitor, Writer
-from hpcrl.roles.parameter_server import HEADER_WORDS, ParameterServer
-from hpcrl.roles.stopping import StopFlag
+from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.virtual_delay import DelayedVector
-from hpcrl.seeding import generator, seed_sequence, torch_seed
-from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.storage.runlog import RunLog
-from hpcrl.transport.counters import Counters, Turn
-from hpcrl.transport.parameters import ShardedVector
-from hpcrl.transport.ring import Rings
-from hpcrl.transport.waiting import wait_for_all
-
-REPORT_RECORDS = 256
-"""Reports of one rank that may wait for the monitor before further ones are dropped."""
-
-STATELESS_KINDS = ("replay_host",)
-"""Kinds of roles that have no state of their own to keep."""
-
-
-@dataclass
-class Job:
-    """One rank's side of everything that is shared, and what its roles are made from.
-
-    Making it is collective over ``comm``; everything is freed, in reverse order, by ``resources``.
-    """
-
-    comm: MPI.Intracomm
-    config: Config
-    plan: Plan
-    run_dir: Path
-    command_line: str
-    checkpoint: Checkpoint | None
-    resources: ExitStack
-    stop_request: StopRequest
-    labels: Sequence[str]
-    """What each rank is called in messages."""
-    end: Callable[[str, int], None]
-    """``end(message, exit_code)`` ends all ranks at once."""
-    wall_seconds: float = field(init=False)
-    hosted_part: HostedPart | None = field(init=False, default=None)
-    """What this rank holds of a global replay memory."""
-
-    def __post_init__(self):
-        config, plan, comm = self.config, self.plan, self.comm
-        self.spec = env_spec(**config.env.arguments())
-        self.rank_plan = plan.ranks[comm.rank]
-        self.servers, self.learners = plan.ranks_of("parameter_server"), plan.ranks_of("learner")
-        self.monitor_rank = plan.ranks_of("monitor")[0]
-        self.bounds = shard_bounds(num_parameters(config), len(self.servers))
-        self.deterministic = config.run.lock_step or plan.layout == "serial"
-        self.start = self.checkpoint.number if self.checkpoint else 0
-        self.owners = {
-            r.rank: [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS] for r in plan.ranks
-        }
-        self.shapes = memory_shapes(config, plan, self.spec.stack)
-        self.memory_ranks = plan.memory_ranks()[: len(self.shapes)]  # a server without lanes has none to keep
-        if config.checkpoint.replay == "full":
-            for index, rank in enumerate(self.memory_ranks):
-                self.owners[rank].append(REPLAY_NAME.format(index))
-        self.shares = self._share_replay()
-        self.exact = self.shares is not None and self.shares.same and is_exact(self.checkpoint, config, plan)
-        self._make_windows()
-        restored = self.checkpoint.attributes if self.checkpoint else {}
-        self.wall_seconds = float(restored.get("wall_seconds", 0.0))
-        if comm.rank == self.counters.owner:
-            self.counters.set("total_frames", int(restored.get("total_frames", 0)))
-        wait_for_all(comm)
-        self.stop = StopFlag(self.counters, self.stop_request)
-        self.reporter = Reporter(
-            lambda record: self.reports.push({self.monitor_rank: (record,)}),
-            config.actor.report_period_seconds,
-            order=config.log.apply_order,
-        )
-
-    def keep(self, resource):
-        """Free ``resource`` at the end."""
-        self.resources.callback(resource.free)
-        return resource
-
-    def _share_replay(self) -> Shares | None:
-        """What the memories take from the checkpoint; the monitor's rank reads it for all."""
-        if self.checkpoint is None or not self.shapes:
-            return None
-        reads = self.comm.rank == self.monitor_rank
-        shares = share_replay(self.checkpoint, self.shapes) if reads else None
-        wait_for_all(self.comm)
-        return self.comm.bcast(shares, self.monitor_rank)
-
-    def _make_windows(self) -> None:
-        config, plan, comm = self.config, self.plan, self.comm
-        options = {
-            "flavour": config.server.window_flavour,
-            "max_requests": config.server.max_requests_in_flight,
-        }
-        clients = [r.rank for r in plan.ranks if {role.kind for role in r.roles} & {"actor", "learner", "evaluator"}]
-        vector = {"owners": self.servers, "bounds": self.bounds, **options}
-        self.params = self.keep(
-            ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
-        )
-        self.targets = self.keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
-        record = 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
-        self.gradients = self.keep(
-            Rings(
-                comm,
-                name="gradients",
-                producers=self.learners,
-                record_bytes=dict(zip(self.servers, map(int, record), strict=True)),
-                capacity=config.learner.pipeline + 1,
-                **options,
-            )
-        )
-        self.reports = self.keep(
-            Rings(
-                comm,
-                name="reports",
-                producers=range(comm.size),
-                record_bytes={self.monitor_rank: RECORD.itemsize},
-                capacity=REPORT_RECORDS,
-                **options,
-            )
-        )
-        if config.replay.place == "global":
-            self.hosted_lanes, self.priority_rings, self.hosted_part = host_lanes(self, **options)
-        names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
-        names += ["replay_steps", "replay_trained"]
-        names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
-        self.counters = self.keep(
-            Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
-        )
-        self.beats = self.keep(
-            Counters(
-                comm,
-                owner=self.monitor_rank,
-                names=[str(rank) for rank in range(comm.size)],
-                window="beats",
-                flavour=config.server.window_flavour,
-            )
-        )
-
-    @cached_property
-    def delays(self) -> tuple[list[int], list[float]]:
-        """Virtual delays of the learners' gradients, and their weights."""
-        return delay_distribution(self.config.learning.virtual_delay or "0")
-
-    # parts that roles of this rank share --------------------------------------------------------------------------
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        """Arithmetic of this rank's networks."""
-        return resolve_precision(self.config.network.precision, self.config.network.kind, self.rank_plan.device)
-
-    def network(self) -> nn.Module:
-        """The network with its initial parameters, the same on every rank."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.config.run.seed, "network", 0))
-            return make_network(*network_arguments(self.config))
-
-    @cached_property
-    def online(self) -> Replica:
-        """The network that the actor and the learner of this rank share."""
-        return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
-
-    @cached_property
-    def memory(self) -> ReplayMemory:
-        """Replay memory of this rank's actor or learner."""
-        return make_memory(self)
-
-    def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy:
-        """Behaviour policy on a replica."""
-        return EpsilonGreedy(replica, self.spec.num_actions, rng, self.dtype)
-
-    def env(self, role: str, index: int):
-        """Simulators of a role."""
-        config = self.config
-        return make_env(
-            config.env.simulators,
-            seed_sequence(config.run.seed, f"{role} env", index, self.start),
-            **config.env.arguments(threads=self.rank_plan.threads),
-        )
-
-    def rng(self, role: str, index: int) -> np.random.Generator:
-        """Random numbers of a role, none of which an earlier start of the run has drawn."""
-        return generator(self.config.run.seed, role, index, self.start)
-
-    def heartbeat(self, beat: Callable[[], None], stall_seconds: float) -> Heartbeat:
-        """This rank's signs of life; ``beat`` is the watchdog's."""
-        return Heartbeat(
-            self.comm.rank,
-            beats=self.beats,
-            beat=beat,
-            labels=self.labels,
-            heartbeat_seconds=self.config.run.heartbeat_seconds,
-            stall_seconds=stall_seconds,
-            end=self.end,
-        )
-
-    @cached_property
-    def turn(self) -> Turn | None:
-        """This rank's turns in lock step; None elsewhere, and on ranks that take none."""
-        takers = sorted({*self.plan.ranks_of("actor"), *self.learners})
-        if not self.config.run.lock_step or self.comm.rank not in takers:
-            return None
-        return Turn(self.counters, position=takers.index(self.comm.rank), parties=len(takers))
-
 
 # One maker for each kind of role ------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from hpcrl.transport.shared import NodeMemory, SharedCursors, SharedTally
 from hpcrl.transport.waiting import wait_for_all
 
 if TYPE_CHECKING:
-    from hpcrl.launch.build import Job
+    from hpcrl.launch.job import Job
     from hpcrl.networks import Replica
 
 log = logging.getLogger(__name__)

@@ -179,7 +179,8 @@ def _prepare(config: Config, rank_map: Plan, held: ExitStack):
 def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, events, stop_request) -> int:
     import torch
 
-    from hpcrl.launch.build import Job, make_roles
+    from hpcrl.launch.build import make_roles
+    from hpcrl.launch.job import Job
     from hpcrl.roles import loop
     from hpcrl.roles.stopping import FINISHED
     from hpcrl.transport.watchdog import Watchdog
