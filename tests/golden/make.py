@@ -1,0 +1,81 @@
+"""Make the golden files of this version: ``python tests/golden/make.py`` writes ``tests/golden/VERSION/``.
+
+Made once for every version of hpcrl whose file formats differ from those before, and never changed again.
+"""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from hpcrl.storage import schema
+from hpcrl.storage.checkpoint import latest
+from hpcrl.storage.runlog import read_runlog
+
+CONFIG = """
+[run]
+name = "golden"
+evaluation_episodes = 4
+evaluation_period_updates = 20
+[topology]
+layout = "serial"
+evaluators = 1
+[env]
+id = "catch"
+simulators = 2
+[network]
+kind = "mlp"
+hidden = [8]
+[replay]
+capacity_steps = 300
+learning_starts_steps = 64
+sampling = "prioritized"
+[learning]
+optimizer = "adam"
+target_period_updates = 25
+[learner]
+outlier_deviations = 5.0
+[checkpoint]
+keep_last = 1
+[log]
+display = "plain"
+period_seconds = 1.0
+"""
+
+
+def main() -> None:
+    """Train a little, stop, train on, and write down what a reader must find."""
+    directory = Path(__file__).parent / importlib.metadata.version("hpcrl")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    (directory / "golden.toml").write_text(CONFIG)
+    program = "import sys; sys.argv[0] = 'hpcrl'; from hpcrl.cli import main; main()"  # no path of this machine
+    command = [sys.executable, "-c", program, "train", "golden.toml", "--run-dir", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for updates in (40, 80):
+        stop = ["--set", f"run.total_updates={updates}"]
+        subprocess.run([*command, *stop], check=True, cwd=directory, env=environment)
+    (directory / "expected.json").write_text(json.dumps(contents(directory / "run"), indent=1) + "\n")
+
+
+def contents(run_dir: Path) -> dict:
+    """What is in a run, as far as any later version must be able to tell."""
+    tables = {table: read_runlog(run_dir, table) for table in schema.TABLES}
+    checkpoint, _ = latest(run_dir)
+    return {
+        "rows": {table: len(columns["global_update"]) for table, columns in tables.items()},
+        "returns": float(tables["episodes"]["episode_return"].sum()),
+        "last_update": int(tables["progress"]["global_update"][-1]),
+        "evaluated": np.unique(tables["evaluations"]["global_update"]).tolist(),
+        "checkpoint": checkpoint.global_update,
+        "owners": sorted(checkpoint.owners),
+    }
+
+
+if __name__ == "__main__":
+    main()
