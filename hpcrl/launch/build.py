@@ -239,6 +239,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         keep_last=config.checkpoint.keep_last,
         keep_every=config.checkpoint.keep_every,
         silent=attendance.expendable,
+        period_seconds=config.checkpoint.period_seconds,
         wait=job.deterministic,
     )
     monitor = Monitor(

@@ -28,7 +28,8 @@ LOOK_SECONDS = 0.1
 """How often a rank looks whether a checkpoint is asked for."""
 ATTEMPTS = 1000
 """A request is the number ``global_update * ATTEMPTS + attempt``, so that a failed one can be made again."""
-
+HELD_SHARE = 0.02
+"""Of the time between two checkpoints, the most that one should hold a loop."""
 
 REPLAY_NAME = "replay-{}"
 """Name of the owner that a replay memory is."""
@@ -165,6 +166,9 @@ class CheckpointKeeper:
         Runs a function in the writer thread; disks never delay a server.
     silent : callable
         Ranks that are stopped or hang and that the job can do without; the checkpoint is finished without their owners.
+    period_seconds : float
+        Between two checkpoints; one that holds a loop for more than `HELD_SHARE` of it is warned of, except with
+        ``wait``.
     wait : bool
         Make the directory before :meth:`begin` returns, so that the cut follows in the same round of a serial run.
     """
@@ -180,11 +184,12 @@ class CheckpointKeeper:
         keep_last: int,
         keep_every: int,
         silent: Callable[[], Collection[int]],
+        period_seconds: float,
         wait: bool,
     ):
         self.run_dir, self.counters, self.owners, self.attributes = run_dir, counters, owners, attributes
         self.submit, self.keep_last, self.keep_every = submit, keep_last, keep_every
-        self.silent, self.wait = silent, wait
+        self.silent, self.period_seconds, self.wait = silent, period_seconds, wait
         self.busy = False
         self.written = 0
         self.failed = 0
@@ -284,10 +289,24 @@ class CheckpointKeeper:
                 time.monotonic() - self._began,
                 *self._held,
             )
+            self._warn_of_long_hold()
             self._state, self._last_good = "done", (self._update, self._attributes["total_frames"])
         except StorageError as error:
             log.warning("checkpoint of update %d could not be finished: %s", self._update, error)
             self._discard()
+
+    def _warn_of_long_hold(self) -> None:
+        held_ms, rank = self._held
+        if not self.wait and held_ms > 1e3 * HELD_SHARE * self.period_seconds:
+            log.warning(
+                "the checkpoint of update %d held rank %d for %.1f ms, more than %.0f %% of checkpoint.period_seconds "
+                "(%g): make that longer",
+                self._update,
+                rank,
+                held_ms,
+                100 * HELD_SHARE,
+                self.period_seconds,
+            )
 
     def _discard(self) -> None:
         checkpoint.discard(checkpoint.unfinished_dir(self.run_dir, self._update))

@@ -6,7 +6,9 @@ record that was overwritten before its turn came is left out: the lane then begi
 """
 
 import itertools
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -36,6 +38,10 @@ HELD_BYTES = 2**25
 """Most that it copies of all lanes together."""
 RESERVED_BYTES = 2**22
 """Disk space that is reserved at a time."""
+PACKERS = 2
+"""Threads that copy and compress."""
+PACKED_AHEAD = 2
+"""Chunks that they may be ahead of the one that is written, beside those they are working at."""
 _CHUNK_INDEX_BYTES = 1024
 """More than a chunk takes in HDF5's index."""
 _SPARE_BYTES = 2**18
@@ -156,21 +162,41 @@ class ReplayCut:
             dtype=frame.base,
             **compression.dataset_arguments,
         )
-        store = _ChunkStore(file, dataset)
-        chunks = itertools.cycle([np.zeros((step, *frame.shape), frame.base) for _ in range(2)])
-        # One chunk is copied while the one before is compressed.
-        with ThreadPoolExecutor(1, "compressor") as compressor:
-            for first in range(0, columns, step):
-                for lane in np.flatnonzero(lengths > first):
-                    last, chunk = min(first + step, int(lengths[lane])), next(chunks)
-                    self._copy(lane, first, last, chunk[: last - first], outcomes[lane, first:last])
-                    store.finish()
-                    store.begin((int(lane), first), compressor.submit(compression.compress, chunk))
-            store.finish()
+        self._write_chunks(file, dataset, lengths, outcomes)
         return outcomes
 
+    def _write_chunks(self, file: h5py.File, dataset: h5py.Dataset, lengths: np.ndarray, outcomes: np.ndarray) -> None:
+        """Write the chunks of frames one by one, while packers are some chunks ahead; fill in ``outcomes``."""
+        step, rest, held = dataset.chunks[1], (0,) * (dataset.ndim - 2), self._held.shape[1]
+        starts = range(0, outcomes.shape[1], step)
+        places = ((int(lane), first) for first in starts for lane in np.flatnonzero(lengths > first))
+        packer, under_way, room = _Packer(dataset), deque(), 0
+        with ThreadPoolExecutor(PACKERS, "packer") as packers:
+            while True:
+                for lane, first in itertools.islice(places, PACKERS + PACKED_AHEAD - len(under_way)):
+                    last = min(first + step, int(lengths[lane]))
+                    packing = packers.submit(self._pack, packer, lane, first, last, outcomes[lane, first:last])
+                    under_way.append((lane, first, packing))
+                if not under_way:
+                    return
+                lane, first, packing = under_way.popleft()
+                packed = packing.result()
+                self._drop_overwritten(lane, int(self.origin[lane]) + max(first, held))
+                if room < len(packed) + _SPARE_BYTES:
+                    room = max(RESERVED_BYTES, 2 * len(packed) + _SPARE_BYTES)
+                    reserve_space(file, room)
+                dataset.id.write_direct_chunk((lane, first, *rest), packed)
+                room -= len(packed) + _CHUNK_INDEX_BYTES
+                fault_point("replay_chunk")
+
+    def _pack(self, packer: "_Packer", lane: int, first: int, last: int, outcomes: np.ndarray) -> bytes:
+        """Copy the columns ``first`` to ``last`` of a lane, and compress their frames; runs in a packer's thread."""
+        self._copy(lane, first, last, packer.chunk[: last - first], outcomes)
+        packer.chunk[last - first :] = 0
+        return bytes(packer.compress(packer.chunk))
+
     def _copy(self, lane: int, first: int, last: int, frames: np.ndarray, outcomes: np.ndarray) -> None:
-        """Copy the columns ``first`` to ``last`` of a lane, and see which of them were overwritten before."""
+        """Copy the columns ``first`` to ``last`` of a lane."""
         ahead = min(max(self._held.shape[1] - first, 0), last - first)
         slot = (int(self.origin[lane]) + first + ahead) % self._slots
         until_wrap = min(self._slots - slot, last - first - ahead)
@@ -185,7 +211,6 @@ class ReplayCut:
                 frames[at : at + len(records)] = records["frame"]
                 for name in outcomes.dtype.names:
                     outcomes[name][at : at + len(records)] = records[name]
-        self._drop_overwritten(lane, int(self.origin[lane]) + first + ahead)
 
     def _drop_overwritten(self, lane: int, first: int) -> None:
         """Let a lane begin behind what its writer has overwritten of the records from ``first`` on, copied just now."""
@@ -206,29 +231,12 @@ class ReplayCut:
             file.create_dataset(name, data=values)
 
 
-class _ChunkStore:
-    """Puts chunks into a dataset as they come out of the compressor, one at a time."""
+class _Packer(threading.local):
+    """What each thread that packs chunks has of its own."""
 
-    def __init__(self, file: h5py.File, dataset: h5py.Dataset):
-        self._file, self._dataset, self._room = file, dataset, 0
-        self._place: tuple[int, int] | None = None
-
-    def begin(self, place: tuple[int, int], packed: Future) -> None:
-        """The chunk at this lane and column is being compressed."""
-        self._place, self._packed = place, packed
-
-    def finish(self) -> None:
-        """Wait for it and write it."""
-        if self._place is None:
-            return
-        packed, offsets = self._packed.result(), (*self._place, *(0 for _ in self._dataset.shape[2:]))
-        if self._room < len(packed) + _SPARE_BYTES:
-            self._room = max(RESERVED_BYTES, 2 * len(packed) + _SPARE_BYTES)
-            reserve_space(self._file, self._room)
-        self._dataset.id.write_direct_chunk(offsets, packed)
-        self._room -= len(packed) + _CHUNK_INDEX_BYTES
-        self._place = None
-        fault_point("replay_chunk")
+    def __init__(self, dataset: h5py.Dataset):
+        self.chunk = np.zeros(dataset.chunks[1:], dataset.dtype)
+        self.compress = codec.best().compress
 
 
 class ReplayFile:

@@ -44,6 +44,7 @@ class Job:
             keep_last=keep_last,
             keep_every=0,
             silent=lambda: self.silent,
+            period_seconds=10.0,
             wait=wait,
         )
 
@@ -258,6 +259,24 @@ def test_the_longest_time_that_a_loop_was_held_is_reported(tmp_path, caplog):
     job.counters.set("held/1", 12_345)
     job.keeper.step()
     assert "held for at most 12.3 ms (rank 1)" in caplog.text
+
+
+@pytest.mark.parametrize(("held_us", "wait", "warned"), [(199_000, False, 0), (201_000, False, 1), (201_000, True, 0)])
+def test_a_loop_held_for_more_than_a_fiftieth_of_the_period_is_warned_of(tmp_path, caplog, held_us, wait, warned):
+    job = Job(tmp_path, wait=wait)
+    job.keeper.begin(2)
+    job.keeper.step()
+    for writer in job.writers:
+        job.write(writer)
+    job.counters.set("held/1", held_us)
+    job.keeper.step()
+    assert job.keeper._state == "done"
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert (
+        sum("held rank 1 for 201.0 ms, more than 2 % of checkpoint.period_seconds (10)" in w for w in warnings)
+        == warned
+    )
+    assert len(warnings) == warned
 
 
 def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path):

@@ -1,5 +1,7 @@
 """Replay files: every record that was there at the cut comes back, unless it was overwritten before it was copied."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,22 @@ def test_every_record_comes_back(tmp_path, small_chunks, any_codec, counts):
             check_lane(file, lane, max(0, count - CAPACITY), count)
 
 
+def test_equal_memories_make_equal_chunks(tmp_path, small_chunks, any_codec):
+    """Whatever thread packed which, and also where a lane ends within a chunk."""
+    memory = Memory()
+    for lane, count in enumerate((470, 299, 40)):
+        memory.write(lane, count)
+    contents = set()
+    for number in range(5):
+        memory.cut().write(tmp_path / f"replay-{number}.h5")
+        with ReplayFile(tmp_path / f"replay-{number}.h5") as file:
+            dataset = file._frame.id
+            places = [dataset.get_chunk_info(index).chunk_offset for index in range(dataset.get_num_chunks())]
+            contents.add(tuple((place, dataset.read_direct_chunk(place)[1]) for place in places))
+    assert len(contents) == 1
+    assert len(places) == 19 + 19 + 3
+
+
 def test_large_frames_and_small_ones_make_chunks_of_a_megabyte(tmp_path):
     for obs_shape, records in (((210, 160), 64), ((60, 60), 72), ((5,), CAPACITY)):
         memory = Memory(1, obs_shape=obs_shape)
@@ -123,13 +141,14 @@ def test_what_is_overwritten_meanwhile_is_left_out_and_nothing_else_is_spoilt(
     memory = Memory()
     for lane, count in enumerate((1000, 700, 100)):
         memory.write(lane, count)
-    best, behind = codec.best(), []
+    best, behind, turn = codec.best(), [], threading.Lock()
 
     def compress(data):
-        memory.write(0, pace)
-        memory.write(1, pace)
-        behind.append(memory.written[0] - 1000)
-        return best.compress(data)
+        with turn:
+            memory.write(0, pace)
+            memory.write(1, pace)
+            behind.append(memory.written[0] - 1000)
+            return bytes(best.compress(data))
 
     monkeypatch.setattr(codec, "best", lambda: best._replace(compress=compress))
     memory.cut().write(tmp_path / "replay-0.h5")
@@ -148,11 +167,12 @@ def test_what_is_overwritten_meanwhile_is_left_out_and_nothing_else_is_spoilt(
 def test_a_writer_that_laps_the_file_leaves_an_empty_lane(tmp_path, small_chunks, monkeypatch):
     memory = Memory(1)
     memory.write(0, 400)
-    best = codec.best()
+    best, turn = codec.best(), threading.Lock()
 
     def compress(data):
-        memory.write(0, CAPACITY)
-        return best.compress(data)
+        with turn:
+            memory.write(0, CAPACITY)
+            return bytes(best.compress(data))
 
     monkeypatch.setattr(codec, "best", lambda: best._replace(compress=compress))
     memory.cut().write(tmp_path / "replay-0.h5")
