@@ -15,6 +15,8 @@ from launching import ROOT, environment, is_open_mpi, mpiexec, train
 
 from hpcrl.errors import EXIT_CONFIG
 
+pytestmark = pytest.mark.one_mpi
+
 CONFIG = Path(__file__).with_name("small.toml")
 
 

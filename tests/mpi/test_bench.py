@@ -6,6 +6,8 @@ from launching import ROOT, mpiexec
 from hpcrl.bench import transport
 from hpcrl.bench._updates import OPTIMIZERS
 
+pytestmark = pytest.mark.one_mpi
+
 
 @pytest.mark.parametrize(
     ("servers", "parts"), [(1, ["pull", "push", "update", "ring", "counter"]), (2, ["pull", "push"])]

@@ -17,6 +17,8 @@ from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import fault
 from hpcrl.storage.replay import ReplayFile
 
+pytestmark = pytest.mark.one_mpi
+
 CONFIG = Path(__file__).with_name("small.toml")
 
 
@@ -47,12 +49,16 @@ def stored(checkpoint):
     return found
 
 
-def test_servers_and_bundles_of_any_number_keep_parameters_and_transitions(tmp_path):
+SHORT = [(3, 2, "bundled", "local"), (1, 3, "bundled", "local"), (2, 2, "split", "global")]
+LONG = [*SHORT[:1], (1, 5, "bundled", "local"), (2, 2, "bundled", "local"), (1, 2, "split", "local"), SHORT[2]]
+LONG.append((1, 3, "split", "global"))
+
+
+@pytest.mark.parametrize("jobs", [SHORT, pytest.param(LONG, marks=pytest.mark.long)], ids=["short", "long"])
+def test_servers_and_bundles_of_any_number_keep_parameters_and_transitions(jobs, tmp_path):
     """No update is made after the first job, so every further one saves what it restored; its actors may add to it."""
     run_dir = tmp_path / "run"
     before = None
-    jobs = [(3, 2, "bundled", "local"), (1, 5, "bundled", "local"), (2, 2, "bundled", "local")]
-    jobs += [(1, 2, "split", "local"), (2, 2, "split", "global"), (1, 3, "split", "global")]
     for servers, bundles, layout, place in jobs:
         overrides = [f"topology.servers={servers}", "run.total_updates=100", f'topology.layout="{layout}"']
         overrides.append(f'replay.place="{place}"')
@@ -69,16 +75,16 @@ def test_servers_and_bundles_of_any_number_keep_parameters_and_transitions(tmp_p
         before = now
 
 
-def test_a_job_killed_while_it_writes_goes_on_from_the_checkpoint_before(tmp_path):
+@pytest.mark.parametrize("point", ["replay_chunk", pytest.param("manifest_written", marks=pytest.mark.long)])
+def test_a_job_killed_while_it_writes_goes_on_from_the_checkpoint_before(point, tmp_path):
     run_dir = tmp_path / "run"
     done = train(3, CONFIG, run_dir, "run.total_updates=50")
     assert done.returncode == EXIT_FINISHED, done.stderr
-    for point in ("replay_chunk", "manifest_written"):
-        done = train(3, CONFIG, run_dir, "run.total_updates=100", **{fault.VARIABLE: point})
-        assert done.returncode != EXIT_FINISHED
-        assert list((run_dir / "checkpoints").glob("*.tmp"))
-        newest, skipped = checkpoints.latest(run_dir)
-        assert (newest.global_update, skipped) == (50, [])
+    done = train(3, CONFIG, run_dir, "run.total_updates=100", **{fault.VARIABLE: point})
+    assert done.returncode != EXIT_FINISHED
+    assert list((run_dir / "checkpoints").glob("*.tmp"))
+    newest, skipped = checkpoints.latest(run_dir)
+    assert (newest.global_update, skipped) == (50, [])
     done = train(3, CONFIG, run_dir, "run.total_updates=100")
     assert done.returncode == EXIT_FINISHED, done.stderr
     assert "replay restored" in done.stderr

@@ -11,6 +11,8 @@ from launching import training_job
 from hpcrl.storage.checkpoint import latest, read_state, state_path
 from hpcrl.storage.runlog import read_runlog
 
+pytestmark = pytest.mark.one_mpi
+
 CONFIG = Path(__file__).parents[2] / "configs" / "catch_bundled.toml"
 OVERRIDES = [
     "topology.layout=split",

@@ -83,6 +83,8 @@ HURRIED = """
 import sys
 from hpcrl import cli
 from hpcrl.roles import monitor
+
+pytestmark = pytest.mark.one_mpi
 monitor.TICK_SECONDS = 0.01
 cli.main()
 """

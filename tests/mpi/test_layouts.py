@@ -33,7 +33,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+ON_BOTH = ("three servers", "an evaluator", "split, many of each", "windows by create", "pipelined", "lock step")
+ON_BOTH += ("global, split, prioritized",)
+"""The other cases differ in what MPI does not see."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in ON_BOTH else pytest.mark.one_mpi) for c in CASES])
 def test_trains_and_ends(case, tmp_path):
     ranks, overrides = CASES[case]
     done = train(ranks, CONFIG, tmp_path, "run.total_updates=80", *overrides)
@@ -62,6 +67,7 @@ def test_trains_and_ends(case, tmp_path):
         assert len(read_runlog(tmp_path, "evaluations")["mean_return"]) > 0
 
 
+@pytest.mark.one_mpi
 def test_a_run_can_be_evaluated_without_mpi(tmp_path):
     assert train(0, CONFIG, tmp_path, "run.total_updates=40", "topology.layout=serial").returncode == 0
     results = [run_ranks(0, ["-m", "hpcrl", "evaluate", tmp_path, "--episodes", "6", "--seed", "3"]) for _ in range(2)]
@@ -71,6 +77,7 @@ def test_a_run_can_be_evaluated_without_mpi(tmp_path):
     assert results[0].stdout == results[1].stdout
 
 
+@pytest.mark.one_mpi
 def test_a_virtual_delay_is_in_the_log_as_it_was_chosen(tmp_path):
     options = ["run.total_updates=80", "topology.layout=serial", "learning.virtual_delay=30"]
     done = train(0, CONFIG, tmp_path, *options, "server.staleness_bound_updates=30")
@@ -83,6 +90,7 @@ def test_a_virtual_delay_is_in_the_log_as_it_was_chosen(tmp_path):
     assert set(rows["fate"]) == {0}
 
 
+@pytest.mark.one_mpi
 def test_serial_runs_are_deterministic(tmp_path):
     states = []
     for name in ("a", "b"):
@@ -96,6 +104,7 @@ def test_serial_runs_are_deterministic(tmp_path):
         np.testing.assert_array_equal(value, states[1][name], err_msg=name)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("what", ["checkpoint", "directory"])
 def test_evaluating_what_is_no_run_is_a_clear_error(what, tmp_path):
     if what == "checkpoint":

@@ -8,6 +8,8 @@ from launching import training_job
 
 from hpcrl.storage.runlog import read_runlog
 
+pytestmark = pytest.mark.one_mpi
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 CASES = [  # configuration, greedy mean return that counts as good, ranks with an evaluator
     ("cartpole_bundled.toml", 475.0, 4),

@@ -13,6 +13,8 @@ from hpcrl.launch.sizes import forecast_of
 from hpcrl.launch.topology import plan
 from hpcrl.storage.runlog import read_runlog
 
+pytestmark = pytest.mark.one_mpi
+
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
 IDLE_SECONDS = 3.0
@@ -71,6 +73,7 @@ def compare_with_forecast(job, config: Path, overrides: list[str], ranks: int) -
 FULL = ["replay.learning_starts_steps=400", "checkpoint.period_seconds=2", "log.display=plain", "log.period_seconds=1"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(is_open_mpi(), reason="ranks hold the same under both MPIs; run with MPICH")
 def test_memory_of_each_kind_of_rank_on_atari_is_as_forecast(tmp_path):
     overrides = ["topology.monitor=own", "topology.evaluators=1", "topology.learners=1", "replay.capacity_steps=2000"]
@@ -103,6 +106,7 @@ def training_seconds(ranks: int, run_dir: Path) -> float:
     return float(read_runlog(run_dir, "progress")["wall_seconds"][-1])
 
 
+@pytest.mark.long
 def test_many_ranks_on_two_cores_do_the_work_of_two_in_less_than_three_times_their_time(tmp_path):
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(everywhere)[:2]))  # what is started from here inherits it

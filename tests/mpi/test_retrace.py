@@ -10,6 +10,8 @@ from launching import run_ranks, train
 
 from hpcrl.storage.runlog import read_runlog
 
+pytestmark = pytest.mark.one_mpi
+
 CONFIG = Path(__file__).with_name("small.toml")
 EVERYTHING = [
     "topology.servers=2",

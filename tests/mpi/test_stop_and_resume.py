@@ -56,6 +56,7 @@ def test_a_signal_to_one_rank_stops_all(job):
     _assert_stopped(process, run_dir)
 
 
+@pytest.mark.one_mpi
 def test_the_run_log_can_be_read_while_the_run_is_going(job):
     _, run_dir = job
     deadline = time.monotonic() + 30
@@ -67,6 +68,7 @@ def test_the_run_log_can_be_read_while_the_run_is_going(job):
     assert "new run" in (run_dir / "events.log").read_text()
 
 
+@pytest.mark.one_mpi
 def test_a_second_job_on_the_same_run_directory_is_refused(job):
     process, run_dir = job
     second = train(2, CONFIG, run_dir)
@@ -79,6 +81,7 @@ def test_a_second_job_on_the_same_run_directory_is_refused(job):
     assert not (run_dir / "lock").exists()
 
 
+@pytest.mark.one_mpi
 def test_the_same_command_goes_on(tmp_path):
     run_dir = tmp_path / "run"
     first = train(3, CONFIG, run_dir, "run.total_updates=150")
@@ -109,6 +112,7 @@ def test_the_same_command_goes_on(tmp_path):
     assert steps[300] == 300  # Adam's own count went on from 150
 
 
+@pytest.mark.long
 def test_logs_and_counts_go_on_over_kills(tmp_path):
     often = ["checkpoint.period_seconds=0.3", "log.period_seconds=0.3"]
     for fault in ("renamed 2", "manifest_written 2"):  # rank 0 dies behind a checkpoint, and in the middle of one
@@ -125,6 +129,7 @@ def test_logs_and_counts_go_on_over_kills(tmp_path):
     assert rows["total_steps"][-1] == pytest.approx(2 * 64 + 4 * end, abs=100)
 
 
+@pytest.mark.long
 def test_a_run_resumes_with_another_number_of_servers(tmp_path):
     run_dir = tmp_path / "run"
     for servers, updates in ((3, 100), (1, 120), (2, 140)):
@@ -137,6 +142,7 @@ def test_a_run_resumes_with_another_number_of_servers(tmp_path):
     assert "changed: run.total_updates = 140, was 120" in done.stderr
 
 
+@pytest.mark.one_mpi
 def test_another_network_does_not_resume(tmp_path):
     run_dir = tmp_path / "run"
     assert train(3, CONFIG, run_dir, "run.total_updates=50").returncode == EXIT_FINISHED
