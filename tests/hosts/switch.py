@@ -26,6 +26,8 @@ exec sleep infinity
 """
 BURST_BYTES = 64 * 1024
 LONGEST_QUEUE = "100ms"
+NUD_PERMANENT = 0x80
+"""state of an entry in a host's table of neighbours that never expires"""
 ROOT_HANDLE = 0xFFFFFFFF
 """where a queueing discipline hangs that is the only one of its card"""
 
@@ -55,7 +57,13 @@ class Cable:
         self.card = self.host.link_lookup(ifname="eth0")[0]
         self.host.addr("add", index=self.card, address=address(number), prefixlen=24)
         self.host.link("set", index=self.card, state="up")
+        self.lladdr = self.host.get_links(self.card)[0].get_attr("IFLA_ADDRESS")
         self.limited = False
+
+    def know(self, other_address: str, lladdr: str) -> None:
+        """Let the host know another one for good: else, while that is cut off, it gives it up (EHOSTUNREACH), and some
+        time beyond. Behind a router a cut is silent."""
+        self.host.neigh("add", dst=other_address, lladdr=lladdr, ifindex=self.card, state=NUD_PERMANENT)
 
     def rate(self, bits_per_second: int) -> None:
         for side, index in ((self.switch, self.port), (self.host, self.card)):
@@ -85,6 +93,10 @@ def main(names: list[str]) -> None:
     bridge = switch.link_lookup(ifname="switch")[0]
     switch.link("set", index=bridge, state="up")
     cables = {name: Cable(switch, bridge, i, hosts[i].pid) for i, name in enumerate(names)}
+    for cable in cables.values():
+        for number, other in enumerate(cables.values()):
+            if other is not cable:
+                cable.know(address(number), other.lladdr)
     print(*(host.pid for host in hosts), flush=True)
     for line in sys.stdin:
         command, name, *arguments = line.split()

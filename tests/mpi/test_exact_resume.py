@@ -12,6 +12,8 @@ from launching import run_ranks, train
 from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.runlog import read_runlog
 
+pytestmark = pytest.mark.one_mpi
+
 CONFIG = Path(__file__).with_name("small.toml")
 COMMON = [
     "topology.layout=serial",
@@ -83,8 +85,6 @@ HURRIED = """
 import sys
 from hpcrl import cli
 from hpcrl.roles import monitor
-
-pytestmark = pytest.mark.one_mpi
 monitor.TICK_SECONDS = 0.01
 cli.main()
 """
