@@ -43,7 +43,7 @@ def cases(*short: tuple, **parameters: list):
     return pytest.mark.parametrize(list(parameters), combined, ids=str)
 
 
-@cases(("2", "allocate"), ("2", "create"), ("8", "allocate"), ranks=["2", "5", "8"], flavour=FLAVOURS)
+@cases(("2", "create"), ("8", "allocate"), ranks=["2", "5", "8"], flavour=FLAVOURS)
 def test_counters_are_exact(ranks, flavour, hosts):
     assert "exact" in output(hosts, PLACEMENTS[ranks], "counting.py", flavour)
 
@@ -58,7 +58,7 @@ def test_rings_keep_order_and_lose_only_what_they_count(ranks, mode, flavour, ho
     assert received + dropped == 200 * (int(ranks) - 1) * consumers
 
 
-@cases(("2", "allocate"), ("2", "create"), ranks=["2", "3"], flavour=FLAVOURS)
+@cases(("2", "allocate"), ranks=["2", "3"], flavour=FLAVOURS)
 def test_transfers_are_cut_and_bounded(ranks, flavour, hosts):
     assert "transfers" in output(hosts, PLACEMENTS[ranks], "chunking.py", flavour, 1)
 
@@ -69,7 +69,7 @@ def test_a_stopped_reader_delays_the_server_by_its_patience_at_most(step, flavou
     assert int(re.search(r"published (\d+) past", said).group(1)) > 10, said
 
 
-@cases((1, "allocate"), (1, "create"), servers=[1, 2], flavour=FLAVOURS)
+@cases((1, "allocate"), servers=[1, 2], flavour=FLAVOURS)
 def test_eight_readers_never_see_two_versions_in_a_shard_nor_need_more_than_two_rounds(servers, flavour, hosts):
     placement = {"h1": servers, "h2": 4, "h3": 4}
     said = output(hosts, placement, "publishing.py", flavour, servers, 30.0, 2.0)

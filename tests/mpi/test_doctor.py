@@ -36,6 +36,7 @@ def test_this_stack_is_fit(ranks):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long  # what a network needs of the target is that machine's own
 @pytest.mark.skipif(is_open_mpi(), reason="Open MPI has no setting that keeps ranks of one host from sharing memory")
 @pytest.mark.parametrize(
     ("path", "needs_target"), [({"UCX_TLS": "tcp,self"}, True), ({"MPIR_CVAR_CH4_NETMOD": "ofi"}, False)]
@@ -48,6 +49,7 @@ def test_over_a_network_progress_is_judged_as_well(path, needs_target):
     assert "differ by" in done.stdout
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("variable", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE" if not is_open_mpi() else "PMI_SIZE"])
 def test_accidental_singletons_are_unfit(variable):
     done = doctor(0, **{variable: "4"})
@@ -56,6 +58,7 @@ def test_accidental_singletons_are_unfit(variable):
     assert "4" in last_line(done)
 
 
+@pytest.mark.one_mpi
 def test_no_mpi_is_unfit():
     done = doctor(0, MPI4PY_LIBMPI="/nowhere/libmpi.so")
     assert done.returncode == EXIT_CONFIG
@@ -70,6 +73,7 @@ def test_a_step_that_stalls_is_named():
     assert time.monotonic() - begin < 40
 
 
+@pytest.mark.one_mpi
 def test_a_step_that_fails_is_named():
     done = run_ranks(2, [RANKS / "doctor_stalling.py", 0, 30, "fail"], timeout=60)
     assert done.returncode in (EXIT_CONFIG, signal.SIGKILL), done.stdout + done.stderr
@@ -78,6 +82,7 @@ def test_a_step_that_fails_is_named():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.one_mpi
 @pytest.mark.skipif(os.cpu_count() == 1, reason="this machine has one core")
 def test_ranks_pinned_to_one_core_are_reported(tmp_path):
     core = min(os.sched_getaffinity(0))

@@ -47,6 +47,7 @@ def test_the_console_script_ends_the_job_as_well(tmp_path):
     assert "actor" in done.stderr
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("variable", ["SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
 def test_accidental_singletons_are_refused_and_nothing_is_written(variable, tmp_path):
     done = train(0, CONFIG, tmp_path / "run", **{variable: "4"})
@@ -58,6 +59,7 @@ def test_accidental_singletons_are_refused_and_nothing_is_written(variable, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.one_mpi
 def test_faults_of_a_configuration_are_told_once_in_full_and_nothing_is_written(tmp_path):
     done = train(3, CONFIG, tmp_path / "run", "replay.capacityy=3", "learning.batch_size=0")
     assert done.returncode == EXIT_CONFIG
@@ -67,6 +69,7 @@ def test_faults_of_a_configuration_are_told_once_in_full_and_nothing_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.one_mpi
 def test_impossible_counts_show_the_arithmetic(tmp_path):
     done = train(3, CONFIG, tmp_path / "run", "topology.servers=2", "topology.bundles=2")
     assert done.returncode == EXIT_CONFIG
@@ -75,6 +78,7 @@ def test_impossible_counts_show_the_arithmetic(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.one_mpi
 def test_an_unwritable_run_directory_is_a_clear_error(tmp_path):
     (tmp_path / "file").touch()
     done = train(3, CONFIG, tmp_path / "file" / "run")

@@ -33,12 +33,18 @@ CASES = {
 }
 
 
-ON_BOTH = ("three servers", "an evaluator", "split, many of each", "windows by create", "pipelined", "lock step")
-ON_BOTH += ("global, split, prioritized",)
+ON_BOTH = ("three servers", "split, many of each", "windows by create", "global, split, prioritized")
 """The other cases differ in what MPI does not see."""
+LONG = ("one bundle", "monitor of its own", "split", "pipelined", "global", "global, serial", "rare pulls")
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in ON_BOTH else pytest.mark.one_mpi) for c in CASES])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, marks=pytest.mark.long if c in LONG else () if c in ON_BOTH else pytest.mark.one_mpi)
+        for c in CASES
+    ],
+)
 def test_trains_and_ends(case, tmp_path):
     ranks, overrides = CASES[case]
     done = train(ranks, CONFIG, tmp_path, "run.total_updates=80", *overrides)

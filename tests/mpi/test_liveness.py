@@ -100,7 +100,7 @@ def test_a_hung_actor_does_not_keep_the_run_from_its_end(tmp_path):
     [
         (0, [], "rank 0 (parameter_server 0, monitor 0)"),
         (1, ["topology.servers=2"], "rank 1 (parameter_server 1)"),
-        (2, ["run.lock_step=true"], "rank 2 (actor 1, learner 1)"),
+        pytest.param(2, ["run.lock_step=true"], "rank 2 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
     ],
     ids=["monitor", "server", "lock step"],
 )
@@ -152,7 +152,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on_and_leaves_nothing_behind(t
         assert not said
 
 
-@pytest.mark.parametrize("kills", [3 if is_open_mpi() else 10, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2 if is_open_mpi() else 10, pytest.param(100, marks=pytest.mark.long)])
 def test_a_rank_that_is_killed_ends_the_job_and_the_next_start_reads_what_it_left(kills, tmp_path):
     run_dir = tmp_path / "run"
     seed = random.randrange(2**32)
