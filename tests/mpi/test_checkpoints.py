@@ -75,7 +75,8 @@ def test_servers_and_bundles_of_any_number_keep_parameters_and_transitions(jobs,
         before = now
 
 
-@pytest.mark.parametrize("point", ["replay_chunk", pytest.param("manifest_written", marks=pytest.mark.long)])
+@pytest.mark.long  # tests/unit/storage/test_kills.py does it at every point
+@pytest.mark.parametrize("point", ["replay_chunk", "manifest_written"])
 def test_a_job_killed_while_it_writes_goes_on_from_the_checkpoint_before(point, tmp_path):
     run_dir = tmp_path / "run"
     done = train(3, CONFIG, run_dir, "run.total_updates=50")

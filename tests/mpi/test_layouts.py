@@ -33,9 +33,18 @@ CASES = {
 }
 
 
-ON_BOTH = ("three servers", "split, many of each", "windows by create", "global, split, prioritized")
+ON_BOTH = ("three servers", "windows by create", "global, split, prioritized")
 """The other cases differ in what MPI does not see."""
-LONG = ("one bundle", "monitor of its own", "split", "pipelined", "global", "global, serial", "rare pulls")
+LONG = (
+    "one bundle",
+    "monitor of its own",
+    "split",
+    "split, many of each",
+    "pipelined",
+    "global",
+    "global, serial",
+    "rare pulls",
+)
 
 
 @pytest.mark.parametrize(

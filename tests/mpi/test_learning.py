@@ -12,7 +12,7 @@ pytestmark = pytest.mark.one_mpi
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CASES = [  # configuration, greedy mean return that counts as good, ranks with an evaluator
-    ("cartpole_bundled.toml", 475.0, 4),
+    pytest.param("cartpole_bundled.toml", 475.0, 4, marks=pytest.mark.long),
     ("catch_bundled.toml", 0.95, 4),
     *(
         pytest.param(name, 0.95, 5, marks=pytest.mark.long)

@@ -41,6 +41,6 @@ def test_one_server_one_learner_one_actor_equal_a_serial_dqn(distributed):
     np.testing.assert_allclose(params, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("servers", [2, 3, 7])
+@pytest.mark.parametrize("servers", [2, 3, pytest.param(7, marks=pytest.mark.long)])
 def test_any_number_of_servers_is_bit_equal_to_one(distributed, servers):
     np.testing.assert_array_equal(distributed(servers), distributed(1))

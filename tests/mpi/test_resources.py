@@ -83,6 +83,7 @@ def test_memory_of_each_kind_of_rank_on_atari_is_as_forecast(tmp_path):
         compare_with_forecast(job, CONFIGS / "pong_split.toml", overrides, 5)
 
 
+@pytest.mark.long  # it measures, and needs the machine for itself
 def test_memory_of_bundles_is_as_forecast_and_a_server_without_work_leaves_its_core_alone(tmp_path):
     overrides = ["replay.capacity_steps=2000", "run.total_frames=0", "run.heartbeat_seconds=100", *FULL]
     with training_job(2, CONFIGS / "catch_bundled.toml", tmp_path / "run", *overrides) as job:
