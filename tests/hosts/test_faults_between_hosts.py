@@ -40,8 +40,9 @@ def test_a_killed_rank_ends_the_job(host, hosts, tmp_path):
         job.communicate(timeout=30)
         assert time.monotonic() - killed < 10
         assert job.returncode != 0
-        assert not hosts.ranks("h1")
-        assert not hosts.ranks("h2")
+        while hosts.ranks("h1") or hosts.ranks("h2"):  # the launcher does not wait for what it has killed
+            assert time.monotonic() - killed < 10
+            time.sleep(0.1)
 
 
 def test_a_cut_of_a_few_seconds_is_survived(hosts, tmp_path):
