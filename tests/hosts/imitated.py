@@ -122,9 +122,16 @@ class Hosts:
     def run_ranks(
         self, placement: Mapping[str, int], arguments: list, *, timeout: float = 120.0, **extra: str
     ) -> subprocess.CompletedProcess:
-        """Run a job to its end; output is captured as text."""
-        with self.job(placement, arguments, **extra) as process:
-            out, err = process.communicate(timeout=timeout)
+        """Run a job to its end; output is captured as text.
+
+        On a busy machine Open MPI's launcher now and then gives up a host that is slow to answer, before any rank is
+        there: then once more.
+        """
+        for _ in range(3):
+            with self.job(placement, arguments, **extra) as process:
+                out, err = process.communicate(timeout=timeout)
+            if "A daemon failed to report back" not in out + err:
+                break
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def close(self) -> None:

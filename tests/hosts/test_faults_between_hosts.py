@@ -32,6 +32,7 @@ def wait_for_updates(job, run_dir: Path, updates: int, *, seconds: float) -> Non
         time.sleep(0.2)
 
 
+@pytest.mark.one_mpi  # quick enough for the short suite under MPICH only
 @pytest.mark.parametrize("host", ["h2", pytest.param("h1", marks=pytest.mark.long)])
 def test_a_killed_rank_ends_the_job(host, hosts, tmp_path):
     with training_job(hosts, {"h1": 2, "h2": 1}, tmp_path / "run") as job:
@@ -45,6 +46,7 @@ def test_a_killed_rank_ends_the_job(host, hosts, tmp_path):
             time.sleep(0.1)
 
 
+@pytest.mark.one_mpi
 def test_a_cut_of_a_few_seconds_is_survived(hosts, tmp_path):
     with training_job(hosts, {"h1": 2, "h2": 1}, tmp_path / "run") as job:
         hosts.cut("h2")
