@@ -17,7 +17,12 @@ ROOT = HERE.parents[1]
 
 
 @pytest.mark.parametrize(
-    ("role", "ranks"), [("parameter_server", 3), ("actor", 3), ("learner", 3), ("monitor", 3), ("writer thread", 3)]
+    ("role", "ranks"),
+    [
+        ("parameter_server", 3),
+        ("writer thread", 3),
+        *(pytest.param(role, 3, marks=pytest.mark.one_mpi) for role in ("actor", "learner", "monitor")),
+    ],
 )
 def test_an_exception_on_any_rank_ends_the_job_with_traceback_role_and_rank(role, ranks, tmp_path):
     done = run_ranks(ranks, [HERE / "ranks" / "raising.py", role, CONFIG, tmp_path / "run"], timeout=60)

@@ -85,6 +85,7 @@ def test_a_stopped_bundle_is_named_and_stops_nobody(tmp_path):
     assert rows["global_update"][-1] == checkpoint.global_update  # both were completed
 
 
+@pytest.mark.one_mpi
 def test_a_hung_actor_does_not_keep_the_run_from_its_end(tmp_path):
     arguments = [HERE / "ranks" / "raising.py", "hang", CONFIG, tmp_path / "run", *LIMITS]
     done = run_ranks(3, [*arguments, "run.total_frames=12000"], timeout=90)
@@ -126,6 +127,7 @@ def _assert_stalls(job, which, name):
     assert "run.stall_seconds" in err
 
 
+@pytest.mark.one_mpi
 def test_a_job_that_was_suspended_as_a_whole_goes_on_and_leaves_nothing_behind(tmp_path):
     run_dir = tmp_path / "run"
     with training_job(3, CONFIG, run_dir, *LIMITS) as job:
@@ -152,7 +154,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on_and_leaves_nothing_behind(t
         assert not said
 
 
-@pytest.mark.parametrize("kills", [2 if is_open_mpi() else 10, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (10, 100))])
 def test_a_rank_that_is_killed_ends_the_job_and_the_next_start_reads_what_it_left(kills, tmp_path):
     run_dir = tmp_path / "run"
     seed = random.randrange(2**32)
