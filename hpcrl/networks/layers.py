@@ -1,0 +1,96 @@
+"""Layers that networks are made of."""
+
+import torch
+from torch import nn
+
+
+class PixelConv2d(nn.Conv2d):
+    """Convolution of uint8 frames scaled to [0, 1].
+
+    The scale is applied to the few weights rather than to the many pixels, and the frames are converted straight to
+    the dtype and the memory layout (channels last) that convolutions are fastest in.
+    """
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """uint8 ``[B, stack, H, W]`` to float ``[B, channels, H', W']``."""
+        return self._conv_forward(channels_last(frames, _compute_dtype(frames)), self.weight * (1 / 255), self.bias)
+
+
+def _compute_dtype(x: torch.Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+
+
+def channels_last(frames: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """uint8 ``[B, C, H, W]`` to ``dtype``, the channels of a pixel side by side in memory.
+
+    Four frames are interleaved as the bytes of one word, since copying single bytes across strides is slow.
+    """
+    batch, channels, height, width = frames.shape
+    if channels != 4 or frames.device.type != "cpu":
+        return frames.to(dtype, memory_format=torch.channels_last)
+    words = frames[:, 0].to(torch.int32)
+    for channel in (1, 2, 3):
+        words |= frames[:, channel].to(torch.int32).bitwise_left_shift_(8 * channel)
+    return words.view(torch.uint8).view(batch, height, width, 4).permute(0, 3, 1, 2).to(dtype)
+
+
+class WideLinear(nn.Linear):
+    """Linear layer that writes the gradient of its weights straight into the flat vector.
+
+    Most parameters of a convolutional Q-network are the weights of one such layer, and autograd would make their
+    gradient, convert it to float32, and add it to zeros, in three passes over them. Here it is converted into its
+    place. That overwrites what was there, so the layer may be used once per backward pass.
+    :class:`FlatParameters` switches it on (``direct``); without, this is :class:`torch.nn.Linear`.
+    """
+
+    direct = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float ``[B, in]`` to ``[B, out]``."""
+        if self.direct and torch.is_grad_enabled():
+            return _WideLinearFunction.apply(x.to(_compute_dtype(x)), self.weight, self.bias)
+        return super().forward(x)
+
+
+class _WideLinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        low = weight.to(x.dtype)
+        ctx.save_for_backward(x, low)
+        ctx.weight = weight
+        return nn.functional.linear(x, low, bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, low = ctx.saved_tensors
+        ctx.weight.grad.copy_(gradient.t() @ x)
+        return gradient @ low, None, gradient.sum(0, dtype=torch.float32)
+
+
+class Dueling(nn.Module):
+    """``Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a')`` (Wang et al. 2016, equation 9).
+
+    Parameters
+    ----------
+    value, advantage : torch.nn.Module
+        Streams from the same features to ``[B, 1]`` and ``[B, actions]``.
+    """
+
+    def __init__(self, value: nn.Module, advantage: nn.Module):
+        super().__init__()
+        self.value, self.advantage = value, advantage
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """float ``[B, features]`` to action values ``[B, actions]``."""
+        advantage = self.advantage(features)
+        return self.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
+
+
+class ToFloat(nn.Module):
+    """Observations of any dtype to float32 vectors."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[B, ...]`` to float32 ``[B, prod(...)]``; uint8 is scaled to [0, 1]."""
+        x = observation.flatten(1).to(torch.float32)
+        return x.mul_(1 / 255) if observation.dtype == torch.uint8 else x

@@ -1,0 +1,49 @@
+"""Layers against plain ones."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from hpcrl.networks import FlatParameters, PixelConv2d, channels_last, make_network
+
+
+def test_pixel_convolution_is_one_of_frames_over_255():
+    torch.manual_seed(0)
+    pixel, plain = PixelConv2d(4, 8, 5, 2), nn.Conv2d(4, 8, 5, 2)
+    plain.load_state_dict(pixel.state_dict())
+    frames = torch.randint(0, 256, (3, 4, 20, 20), dtype=torch.uint8)
+    expected = plain(frames.float() / 255)
+    torch.testing.assert_close(pixel(frames), expected, rtol=1e-5, atol=1e-6)
+    expected.sum().backward()
+    pixel(frames).sum().backward()
+    torch.testing.assert_close(pixel.weight.grad, plain.weight.grad, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 5), (3, 3, 6, 5), (1, 1, 2, 2)])
+def test_channels_last_is_only_another_layout(shape):
+    frames = torch.randint(0, 256, (shape[0], shape[1] + 1, *shape[2:]), dtype=torch.uint8)[:, :-1]
+    pixels = channels_last(frames, torch.float32)
+    assert torch.equal(pixels, frames.to(torch.float32))
+    assert pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_wide_layer_is_written_into_the_flat_vector(dtype, dueling):
+    torch.manual_seed(0)
+    network = make_network("nature", (), (4, 84, 84), 3, dueling=dueling)
+    plain = copy.deepcopy(network)  # never switched on: autograd's own gradients
+    flat = FlatParameters(network)
+    flat.gradients.fill_(7.0)  # what an earlier batch left behind
+    frames = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8)
+    for module in (network, plain):
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            if module is network:
+                flat.zero_gradients()
+            loss = module(frames).float().square().sum()
+        loss.backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in plain.parameters()])
+    torch.testing.assert_close(flat.gradients, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-4)
+    flat.check()
