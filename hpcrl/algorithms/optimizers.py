@@ -1,15 +1,56 @@
-"""Optimizers of a server's flat parameter shard: torch.optim, and its state as plain arrays."""
+"""Optimizers of a flat parameter vector, as rules of plain tensors.
+
+A rule holds no state: it is given the parameters, their gradient and its moments, and changes the first and the last in
+place. So the same rule serves whoever owns the vector: a parameter server its shard, a learner all parameters.
+The arithmetic is torch's, by the functions under its optimizer classes; those classes themselves would import torch's
+compiler with the first optimizer made: more than a second of start-up and 70 MB on each rank.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import nn
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 BLOCK_ELEMENTS = 2**18
-"""for each thread, of a step of :class:`RMSprop`: few enough that what it reads and writes meanwhile stays in a cache,
+"""for each thread, of a step of :class:`RMSProp`: few enough that what it reads and writes meanwhile stays in a cache,
 many enough that starting its seven operations costs little"""
 
+State = dict[str, torch.Tensor]
+"""Moments, float32 ``[n]``, and the number of steps taken, float32 ``[]``, by torch's names."""
 
-class RMSprop(torch.optim.RMSprop):
+
+@dataclass(frozen=True)
+class SGD:
+    """Gradient descent, with momentum or without."""
+
+    momentum: float = 0.0
+
+    def start(self, values: torch.Tensor) -> State:
+        """The state before the first step."""
+        return {"momentum_buffer": torch.zeros_like(values)} if self.momentum > 0 else {}
+
+    def apply(self, values: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        """One step of ``values``, float32 ``[n]``, at learning rate ``rate``."""
+        sgd(
+            [values],
+            [gradient],
+            [state.get("momentum_buffer")],
+            fused=True,
+            lr=rate,
+            momentum=self.momentum,
+            weight_decay=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+
+@dataclass(frozen=True)
+class RMSProp:
     """RMSProp, centred or not, with or without momentum, one cache-sized block after the other.
 
     The same operations on the same state as :class:`torch.optim.RMSprop`, to the bit; but that passes over the whole
@@ -21,53 +62,115 @@ class RMSprop(torch.optim.RMSprop):
         Divide by ``sqrt(v + epsilon)``, as the DQN of Nature and Gorila do, and not by ``sqrt(v) + epsilon``.
     """
 
-    def __init__(self, params, *, epsilon_inside_root: bool = False, **options):
-        super().__init__(params, **options)
-        self.epsilon_inside_root = epsilon_inside_root
+    decay: float
+    epsilon: float
+    centered: bool = False
+    epsilon_inside_root: bool = False
+    momentum: float = 0.0
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """Apply the gradients."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                state = self.state[parameter]
-                for name in ("square_avg", *self._further_moments(group)):
-                    if name not in state:
-                        state[name] = torch.zeros_like(parameter)
-                state["step"] = state.get("step", torch.zeros(())) + 1
-                self._step(group, parameter.detach().view(-1), parameter.grad.view(-1), state)
+    def start(self, values: torch.Tensor) -> State:
+        """The state before the first step."""
+        state = {name: torch.zeros_like(values) for name in self._moments()}
+        return {**state, "step": torch.zeros((), device=values.device)}
 
-    def _further_moments(self, group) -> list[str]:
-        return ["momentum_buffer"] * (group["momentum"] > 0) + ["grad_avg"] * group["centered"]
+    def _moments(self) -> tuple[str, ...]:
+        return ("square_avg",) + ("momentum_buffer",) * (self.momentum > 0) + ("grad_avg",) * self.centered
 
-    def _step(self, group, values: torch.Tensor, gradient: torch.Tensor, state) -> None:
+    def apply(self, values: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        """One step of ``values``, float32 ``[n]``, at learning rate ``rate``."""
+        state["step"] += 1
         length = BLOCK_ELEMENTS * torch.get_num_threads()
-        names = ("square_avg", *self._further_moments(group))
-        blocks = [vector.split(length) for vector in (values, gradient, *(state[name].view(-1) for name in names))]
-        scratch = torch.empty(min(length, values.numel()))
-        rate, decay, epsilon, momentum = (group[name] for name in ("lr", "alpha", "eps", "momentum"))
+        blocks = [vector.split(length) for vector in (values, gradient, *(state[name] for name in self._moments()))]
+        scratch = values.new_empty(min(length, values.numel()))
         for x, g, v, *further in zip(*blocks, strict=True):
             root = scratch[: x.numel()]
-            v.mul_(decay).addcmul_(g, g, value=1 - decay)
+            v.mul_(self.decay).addcmul_(g, g, value=1 - self.decay)
             spread = v
-            if group["centered"]:
-                mean = further[-1].lerp_(g, 1 - decay)
+            if self.centered:
+                mean = further[-1].lerp_(g, 1 - self.decay)
                 spread = torch.addcmul(v, mean, mean, value=-1, out=root)
             if self.epsilon_inside_root:
-                torch.add(spread, epsilon, out=root).sqrt_()
+                torch.add(spread, self.epsilon, out=root).sqrt_()
             else:
-                torch.sqrt(spread, out=root).add_(epsilon)
-            if momentum > 0:
-                x.add_(further[0].mul_(momentum).addcdiv_(g, root), alpha=-rate)
+                torch.sqrt(spread, out=root).add_(self.epsilon)
+            if self.momentum > 0:
+                x.add_(further[0].mul_(self.momentum).addcdiv_(g, root), alpha=-rate)
             else:
                 x.addcdiv_(g, root, value=-rate)
 
 
-def make_optimizer(
+@dataclass(frozen=True)
+class AdaGrad:
+    """AdaGrad, the rule of DistBelief and Gorila."""
+
+    epsilon: float
+    initial_accumulator: float = 0.0
+
+    def start(self, values: torch.Tensor) -> State:
+        """The state before the first step."""
+        return {
+            "step": torch.zeros((), device=values.device),
+            "sum": torch.full_like(values, self.initial_accumulator),
+        }
+
+    def apply(self, values: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        """One step of ``values``, float32 ``[n]``, at learning rate ``rate``."""
+        adagrad(
+            [values],
+            [gradient],
+            [state["sum"]],
+            [state["step"]],
+            fused=True,
+            lr=rate,
+            eps=self.epsilon,
+            weight_decay=0.0,
+            lr_decay=0.0,
+            maximize=False,
+        )
+
+    def effective_rate(self, state: State, rate: float) -> float:
+        """Mean over the parameters of ``rate / (sqrt(G) + epsilon)``, ``G`` the sum of all squared gradients."""
+        return float((rate / (state["sum"].sqrt() + self.epsilon)).mean())
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba 2015)."""
+
+    epsilon: float
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def start(self, values: torch.Tensor) -> State:
+        """The state before the first step."""
+        moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), device=values.device), **moments}
+
+    def apply(self, values: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        """One step of ``values``, float32 ``[n]``, at learning rate ``rate``."""
+        adam(
+            [values],
+            [gradient],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            fused=True,
+            lr=rate,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            eps=self.epsilon,
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+Rule = SGD | RMSProp | AdaGrad | Adam
+
+
+def make_rule(
     name: str,
-    shard: nn.Parameter,
     *,
-    learning_rate: float,
     epsilon: float,
     momentum: float = 0.0,
     initial_accumulator: float = 0.0,
@@ -75,57 +178,57 @@ def make_optimizer(
     rmsprop_centered: bool = True,
     rmsprop_epsilon_inside_root: bool = False,
     adam_betas: tuple[float, float] = (0.9, 0.999),
-) -> torch.optim.Optimizer:
-    """``"sgd"``, ``"rmsprop"``, ``"adagrad"`` (Gorila's) or ``"adam"`` on one flat float32 parameter.
+) -> Rule:
+    """``"sgd"``, ``"rmsprop"``, ``"adagrad"`` (Gorila's) or ``"adam"``.
 
-    ``epsilon`` stands outside the root, as in torch, unless RMSProp's is to stand inside. Fused kernels are used where
-    torch has them for this device.
+    ``epsilon`` stands outside the root, as in torch, unless RMSProp's is to stand inside.
     """
-    if name == "sgd":
-        return torch.optim.SGD([shard], lr=learning_rate, momentum=momentum, fused=True)
-    if name == "rmsprop":
-        return RMSprop(
-            [shard],
-            lr=learning_rate,
-            alpha=rmsprop_decay,
-            eps=epsilon,
-            centered=rmsprop_centered,
-            epsilon_inside_root=rmsprop_epsilon_inside_root,
-            momentum=momentum,
-        )
-    if name == "adagrad":
-        return torch.optim.Adagrad(
-            [shard], lr=learning_rate, eps=epsilon, initial_accumulator_value=initial_accumulator, fused=True
-        )
-    return torch.optim.Adam([shard], lr=learning_rate, betas=adam_betas, eps=epsilon, fused=True)
+    makers: dict[str, Callable[[], Rule]] = {
+        "sgd": lambda: SGD(momentum),
+        "rmsprop": lambda: RMSProp(rmsprop_decay, epsilon, rmsprop_centered, rmsprop_epsilon_inside_root, momentum),
+        "adagrad": lambda: AdaGrad(epsilon, initial_accumulator),
+        "adam": lambda: Adam(epsilon, adam_betas),
+    }
+    return makers[name]()
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of the next steps."""
-    optimizer.param_groups[0]["lr"] = rate
+@dataclass
+class Optimizer:
+    """A vector, the rule that it moves by, and the state of that.
 
-
-def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, float]:
-    """The learning rate, and what it comes to: AdaGrad's mean over the parameters of ``rate / (sqrt(G) + epsilon)``.
-
-    ``G``, the sum of all squared gradients, only grows, so that AdaGrad learns ever less in a long run.
+    Parameters
+    ----------
+    values : torch.Tensor
+        float32 ``[n]``; changed in place.
+    rule : Rule
+    learning_rate : float
+        Of the next steps; may be set at any time.
     """
-    group = optimizer.param_groups[0]
-    rate = effective = float(group["lr"])
-    if isinstance(optimizer, torch.optim.Adagrad):
-        (parameter,) = group["params"]
-        effective = float((rate / (optimizer.state[parameter]["sum"].sqrt() + group["eps"])).mean())
-    return rate, effective
 
+    values: torch.Tensor
+    rule: Rule
+    learning_rate: float
+    state: State = field(init=False)
 
-def optimizer_arrays(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
-    """State of an optimizer of one parameter: name to array, moments ``[n]`` and the step count ``[]``."""
-    (parameter,) = optimizer.param_groups[0]["params"]
-    state = optimizer.state.get(parameter, {})
-    return {name: torch.as_tensor(value).detach().cpu().numpy() for name, value in state.items() if value is not None}
+    def __post_init__(self):
+        self.state = self.rule.start(self.values)
 
+    @torch.no_grad()
+    def step(self, gradient: torch.Tensor) -> None:
+        """Apply a gradient, float32 ``[n]``; it is neither changed nor kept."""
+        self.rule.apply(self.values, gradient, self.state, self.learning_rate)
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
-    """Put back what :func:`optimizer_arrays` gave."""
-    (parameter,) = optimizer.param_groups[0]["params"]
-    optimizer.state[parameter] = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+    def effective_rate(self) -> float:
+        """What the learning rate comes to: less and less under AdaGrad, whose sum of squares only grows."""
+        if isinstance(self.rule, AdaGrad):
+            return self.rule.effective_rate(self.state, self.learning_rate)
+        return self.learning_rate
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The state by name: moments ``[n]`` and the step count ``[]``; views where it lies in host memory."""
+        return {name: value.cpu().numpy() for name, value in self.state.items()}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Put back what :meth:`arrays` gave; copies."""
+        for name, value in self.state.items():
+            value.copy_(torch.from_numpy(np.asarray(arrays[name])))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hpcrl.algorithms.optimizers import make_optimizer
+from hpcrl.algorithms.optimizers import Optimizer, make_rule
 from hpcrl.transport.parameters import ShardedVector
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "rmsprop")
@@ -24,14 +24,13 @@ def updates(name: str, vector: ShardedVector) -> tuple[Callable[[], object], Cal
     gradient = torch.linspace(-1, 1, vector.size)
     gradients = itertools.cycle([gradient, -gradient])  # their mean is zero: a constant one has no spread
     shard.grad = gradient
-    ours = make_optimizer(name, shard, learning_rate=RATE, epsilon=EPSILON, rmsprop_decay=DECAY)
+    ours = Optimizer(shard.detach(), make_rule(name, epsilon=EPSILON, rmsprop_decay=DECAY), RATE)
     bare = _fastest(_torchs(name, shard))
     values, version = shard.detach().numpy(), 1
 
     def update() -> None:
         nonlocal version
-        shard.grad = next(gradients)
-        ours.step()
+        ours.step(next(gradients))
         version += 1
         if not vector.publish(values, version):
             raise RuntimeError("a publication was put off though nobody reads")

@@ -6,12 +6,11 @@ from functools import partial
 import numpy as np
 import torch
 from mpi4py import MPI
-from torch import nn
 
 from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.exploration import ladder, linear
 from hpcrl.algorithms.gorila import LossGuard
-from hpcrl.algorithms.optimizers import make_optimizer
+from hpcrl.algorithms.optimizers import Optimizer, make_rule
 from hpcrl.config import Config
 from hpcrl.launch.job import STATELESS_KINDS, Job
 from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
@@ -38,11 +37,8 @@ def make_server(job: Job, index: int) -> ParameterServer:
     learning, config = job.config.learning, job.config
     begin, end = job.bounds[index], job.bounds[index + 1]
     initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
-    shard = nn.Parameter(initial[begin:end].clone())
-    optimizer = make_optimizer(
+    rule = make_rule(
         learning.optimizer,
-        shard,
-        learning_rate=learning.learning_rate,
         epsilon=learning.optimizer_epsilon,
         momentum=learning.momentum,
         initial_accumulator=learning.adagrad_initial_accumulator,
@@ -53,8 +49,7 @@ def make_server(job: Job, index: int) -> ParameterServer:
     )
     server = ParameterServer(
         index,
-        shard=shard,
-        optimizer=optimizer,
+        optimizer=Optimizer(initial[begin:end].clone(), rule, learning.learning_rate),
         learning_rate=learning_rate_schedule(job),
         params=job.params,
         targets=job.targets,

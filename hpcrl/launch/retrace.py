@@ -281,7 +281,7 @@ class Retrace:
             raise StorageError(
                 f"{self.run_dir}: {left:,} recorded events are left that nothing leads to: the record is incomplete"
             )
-        return np.concatenate([server.role.shard.detach().numpy() for server in self.servers])
+        return np.concatenate([server.role.shard for server in self.servers])
 
 
 def _read(config: Config, run_dir: Path) -> tuple[list[list[Event]], list[list[Judgement]]]:

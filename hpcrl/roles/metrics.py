@@ -136,7 +136,7 @@ class Reporter:
                 learner=learner,
                 sequence=sequence,
                 accepted=accepted,
-                learning_rate=server.learning_rates()[0],
+                learning_rate=server.optimizer.learning_rate,
             )
 
     def episode(self, actor, simulator: int) -> None:
@@ -185,7 +185,6 @@ class Reporter:
         """A server's counts and rates."""
         self.send_waiting()
         if self._is_due("parameter_server"):
-            learning_rate, effective_rate = server.learning_rates()
             self._send(
                 "parameter_server",
                 server.index,
@@ -193,8 +192,8 @@ class Reporter:
                 accepted=server.accepted,
                 dropped=server.dropped,
                 staleness_sum=server.staleness_sum,
-                learning_rate=learning_rate,
-                effective_rate=effective_rate,
+                learning_rate=server.optimizer.learning_rate,
+                effective_rate=server.optimizer.effective_rate(),
             )
 
     def last_words(self, roles) -> None:

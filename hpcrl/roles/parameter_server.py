@@ -4,14 +4,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from torch import nn
 
-from hpcrl.algorithms.optimizers import (
-    learning_rates,
-    optimizer_arrays,
-    restore_optimizer,
-    set_learning_rate,
-)
+from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
 from hpcrl.transport.parameters import ShardedVector
@@ -40,10 +34,8 @@ class ParameterServer:
 
     Parameters
     ----------
-    shard : torch.nn.Parameter
-        float32 ``[n]``, the master copy of this shard.
-    optimizer : torch.optim.Optimizer
-        Of ``shard`` alone.
+    optimizer : Optimizer
+        Of the master copy of this shard, float32 ``[n]``.
     learning_rate : callable
         ``learning_rate(version)``: the rate at which the gradient that makes a version the next is applied.
     params, targets : ShardedVector
@@ -69,8 +61,7 @@ class ParameterServer:
         self,
         index: int,
         *,
-        shard: nn.Parameter,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         learning_rate: Callable[[int], float],
         params: ShardedVector,
         targets: ShardedVector,
@@ -83,12 +74,13 @@ class ParameterServer:
         reporter: Reporter,
     ):
         self.index = index
-        self.shard, self.optimizer, self.learning_rate = shard, optimizer, learning_rate
+        self.optimizer, self.learning_rate = optimizer, learning_rate
+        self.shard = optimizer.values.numpy()
         self.params, self.targets = params, targets
         self.gradients, self.staleness_bound, self.target_period = gradients, staleness_bound, target_period
         self.last_update, self.at_end, self.announce, self.reporter = last_update, at_end, announce, reporter
         self.version = 0
-        self.target, self.target_version = shard.detach().numpy().copy(), 0
+        self.target, self.target_version = self.shard.copy(), 0
         self.accepted = self.dropped = self.staleness_sum = 0
         self._published = self._target_published = -1
 
@@ -107,15 +99,14 @@ class ParameterServer:
                 self.dropped += 1
                 self.reporter.judged(self, learner=learner, version=version, sequence=sequence, accepted=False)
                 continue
-            self.shard.grad = gradient
-            set_learning_rate(self.optimizer, self.learning_rate(self.version))
-            self.optimizer.step()  # (3)
+            self.optimizer.learning_rate = self.learning_rate(self.version)
+            self.optimizer.step(gradient)  # (3)
             self.reporter.judged(self, learner=learner, version=version, sequence=sequence, accepted=True)
             self.version += 1
             self.accepted += 1
             self.staleness_sum += staleness
             if self.version % self.target_period == 0:  # (6)
-                self.target, self.target_version = self.shard.detach().numpy().copy(), self.version
+                self.target, self.target_version = self.shard.copy(), self.version
         self.publish()  # (4)
         # Only now: a learner whose push is consumed must find its own update in the next pull.
         self.gradients.pop(waiting, verdicts)
@@ -124,7 +115,7 @@ class ParameterServer:
 
     def publish(self) -> None:
         """Publish what is newer than the published; where slow readers hold every slot, a later call does it."""
-        if self._published != self.version and self.params.publish(self.shard.detach().numpy(), self.version):
+        if self._published != self.version and self.params.publish(self.shard, self.version):
             self._published = self.version
             self.announce(self.version)
             if self.last_update and self.version >= self.last_update:
@@ -138,30 +129,26 @@ class ParameterServer:
         header, gradient = record[: 8 * HEADER_WORDS].view(np.int64), record[8 * HEADER_WORDS :].view(np.float32)
         return int(header[0]), int(header[1]), torch.from_numpy(gradient)
 
-    def learning_rates(self) -> tuple[float, float]:
-        """The learning rate, and what it comes to (see :func:`hpcrl.algorithms.optimizers.learning_rates`)."""
-        return learning_rates(self.optimizer)
-
     def state(self) -> dict[str, np.ndarray]:
         """Everything that a checkpoint must hold of this shard; copies."""
         return {
-            "params": self.shard.detach().numpy().copy(),
+            "params": self.shard.copy(),
             "target": self.target.copy(),
             "version": np.int64(self.version),
             "target_version": np.int64(self.target_version),
             "accepted": np.int64(self.accepted),
             "dropped": np.int64(self.dropped),
             "staleness_sum": np.int64(self.staleness_sum),
-            **{f"optimizer/{name}": value.copy() for name, value in optimizer_arrays(self.optimizer).items()},
+            **{f"optimizer/{name}": value.copy() for name, value in self.optimizer.arrays().items()},
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Put back what :meth:`state` gave, flattened, and publish it; without moments in it, they begin anew."""
-        self.shard.detach().numpy()[:] = state["params"]
+        self.shard[:] = state["params"]
         self.target = np.array(state["target"], np.float32)
         self.version, self.target_version = int(state["version"]), int(state["target_version"])
         self.accepted, self.dropped = int(state["accepted"]), int(state["dropped"])
         self.staleness_sum = int(state["staleness_sum"])
         if moments := part(state, "optimizer"):
-            restore_optimizer(self.optimizer, moments)
+            self.optimizer.restore(moments)
         self.publish()

@@ -48,9 +48,12 @@ def test_reports_and_what_the_monitor_adds_fill_the_run_log(kind, table, added):
 class Server:
     index, version, accepted, dropped, staleness_sum = 2, 9, 8, 1, 4
 
-    @staticmethod
-    def learning_rates():
-        return 0.5, 0.25
+    class optimizer:
+        learning_rate = 0.5
+
+        @staticmethod
+        def effective_rate():
+            return 0.25
 
 
 class Actor:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from fakes import Reports
-from torch import nn
 
-from hpcrl.algorithms.optimizers import make_optimizer
+from hpcrl.algorithms.optimizers import Optimizer, make_rule
 from hpcrl.roles.parameter_server import (
     HEADER_WORDS,
     MOST_DELAY_UPDATES,
@@ -71,11 +70,9 @@ def make(
 ):
     """A server whose shard starts at zero; with plain SGD of rate 1 the shard is minus the sum of the gradients."""
     log, reports = [], Reports()
-    shard = nn.Parameter(torch.zeros(SIZE))
     server = ParameterServer(
         0,
-        shard=shard,
-        optimizer=make_optimizer(optimizer, shard, learning_rate=learning_rate, epsilon=1e-3, momentum=0.0),
+        optimizer=Optimizer(torch.zeros(SIZE), make_rule(optimizer, epsilon=1e-3), learning_rate),
         learning_rate=rate or (lambda version: learning_rate),
         params=Vector("params", log),
         targets=Vector("targets", log),
@@ -93,7 +90,7 @@ def make(
 
 
 def values(server):
-    return server.shard.detach().numpy()
+    return server.shard
 
 
 def test_at_the_start_parameters_and_target_are_published_as_version_0():
