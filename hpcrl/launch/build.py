@@ -26,6 +26,7 @@ from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.monitor import Monitor, Writer
 from hpcrl.roles.parameter_server import ParameterServer
+from hpcrl.roles.updates import ServerUpdate
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.storage.runlog import RunLog
 
@@ -100,6 +101,15 @@ def make_learner(job: Job, index: int) -> Learner:
         index,
         online=online,
         target=target,
+        update=ServerUpdate(
+            online,
+            target,
+            gradients=job.gradients,
+            servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
+            pipeline=config.learner.pipeline,
+            pull_period=config.learner.pull_period_updates,
+            target_period=config.learning.target_period_updates,
+        ),
         algorithm=Dqn(
             online,
             target,
@@ -113,11 +123,6 @@ def make_learner(job: Job, index: int) -> Learner:
         else None,
         replay=make_replay(job, online),
         ratio=job.memory.ratio,
-        gradients=job.gradients,
-        servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
-        pipeline=config.learner.pipeline,
-        pull_period=config.learner.pull_period_updates,
-        target_period=config.learning.target_period_updates,
         rng=job.rng("learner", index),
         keeps_parameters=job.deterministic,
         reporter=job.reporter,

@@ -95,8 +95,8 @@ class History:
         means = [sum(group) / len(group) for group in groups]
         if not means or max(means) == min(means):
             return "▁" * bins
-        scale = 7 / (max(means) - min(means))
-        return "".join("▁▂▃▄▅▆▇█"[round((mean - min(means)) * scale)] for mean in means)
+        span = max(means) - min(means)
+        return "".join("▁▂▃▄▅▆▇█"[round((mean - min(means)) / span * 7)] for mean in means)
 
 
 def panel(progress: Progress, history: History, width: int) -> Panel:

@@ -5,9 +5,10 @@ import pytest
 from fakes import FakeReplica, Reports
 
 from hpcrl.algorithms.gorila import LossGuard
-from hpcrl.roles.learner import APPLIED, DROPPED, NO_DELAY, OUTLIER, PARTLY_APPLIED, Learner
+from hpcrl.roles.learner import Learner
 from hpcrl.roles.parameter_server import HEADER_WORDS, encode_verdict
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
+from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, OUTLIER, PARTLY_APPLIED, ServerUpdate
 from hpcrl.storage.checkpoint import flatten
 
 SERVERS = [(4, 0, 3), (2, 3, 8)]
@@ -71,15 +72,19 @@ def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6, guard=None
         1,
         online=online,
         target=target,
+        update=ServerUpdate(
+            online,
+            target,
+            gradients=Rings(pipeline + 1),
+            servers=SERVERS,
+            pipeline=pipeline,
+            pull_period=pull_period,
+            target_period=target_period,
+        ),
         algorithm=Algorithm(online),
         guard=guard,
         replay=Replay(),
         ratio=ratio,
-        gradients=Rings(pipeline + 1),
-        servers=SERVERS,
-        pipeline=pipeline,
-        pull_period=pull_period,
-        target_period=target_period,
         batch_size=32,
         rng=np.random.default_rng(0),
         reporter=reports.reporter,
@@ -90,7 +95,7 @@ def make(*, pipeline=0, pull_period=1, target_period=10, steps=10**6, guard=None
 def go_on(learner):
     """One step after which the servers have consumed everything."""
     worked = learner.step()
-    learner.gradients.waiting = 0
+    learner.update.gradients.waiting = 0
     return worked
 
 
@@ -101,7 +106,7 @@ def test_an_update_pulls_samples_computes_and_pushes():
     assert learner.replay.sampled[0][0] == 32
     assert learner.algorithm.batches == learner.replay.sampled
     assert learner.replay.updated == [(learner.replay.sampled[0], "delta 1")]
-    (record,) = learner.gradients.pushed
+    (record,) = learner.update.gradients.pushed
     assert record.keys() == {4, 2}
     for (rank, begin, end), version in zip(SERVERS, (5, 6), strict=True):
         header, gradient = record[rank]
@@ -116,9 +121,9 @@ def test_without_pipeline_it_waits_until_its_push_is_consumed():
     assert learner.step()
     for _ in range(3):
         assert not learner.step()
-    assert (len(learner.gradients.pushed), learner.online.pulls, len(learner.replay.sampled)) == (1, 1, 1)
+    assert (len(learner.update.gradients.pushed), learner.online.pulls, len(learner.replay.sampled)) == (1, 1, 1)
     assert learner.ratio.tally.trained() == 0
-    learner.gradients.waiting = 0
+    learner.update.gradients.waiting = 0
     assert learner.step()
     assert learner.ratio.tally.trained() == 32
     assert learner.online.pulls == 2
@@ -129,8 +134,8 @@ def test_with_pipeline_one_push_may_be_on_its_way():
     assert learner.step()
     assert learner.step()
     assert not learner.step()
-    assert learner.gradients.waiting == 2
-    learner.gradients.waiting = 1
+    assert learner.update.gradients.waiting == 2
+    learner.update.gradients.waiting = 1
     assert learner.step()
     assert learner.ratio.tally.trained() == 64
 
@@ -138,7 +143,7 @@ def test_with_pipeline_one_push_may_be_on_its_way():
 def test_it_does_nothing_before_an_update_is_due():
     learner, _ = make(steps=3)
     assert not learner.step()
-    assert (learner.online.pulls, learner.replay.sampled, learner.gradients.pushed) == (0, [], [])
+    assert (learner.online.pulls, learner.replay.sampled, learner.update.gradients.pushed) == (0, [], [])
     learner.ratio.add_steps(1)
     assert go_on(learner)
     assert not learner.step()
@@ -150,7 +155,7 @@ def test_it_pulls_every_so_many_of_its_own_updates(pull_period, pulls):
     learner, _ = make(pull_period=pull_period)
     for _ in range(9):
         assert go_on(learner)
-        assert not learner.in_flight or learner.gradients.drained()
+        assert not learner.in_flight or learner.update.gradients.drained()
     assert learner.online.pulls == pulls
 
 
@@ -218,8 +223,8 @@ def test_it_counts_what_became_of_each_gradient():
     ]
     for verdict in verdicts:
         learner.step()
-        learner.gradients.waiting = 0
-        learner.gradients.answered.append([encode_verdict(*shard) for shard in verdict])
+        learner.update.gradients.waiting = 0
+        learner.update.gradients.answered.append([encode_verdict(*shard) for shard in verdict])
     learner.step()
     expected = {(APPLIED, 3): 2, (PARTLY_APPLIED, 0): 1, (PARTLY_APPLIED, 9): 1, (DROPPED, 8): 1}
     counted = {}
@@ -229,8 +234,8 @@ def test_it_counts_what_became_of_each_gradient():
     for key, count in learner.fates.items():
         counted[key] = counted.get(key, 0) + count
     assert counted == expected
-    learner.gradients.waiting = 0
-    learner.gradients.answered.append([0, encode_verdict(True, 5)])  # a shard that had reached the end of the run
+    learner.update.gradients.waiting = 0
+    learner.update.gradients.answered.append([0, encode_verdict(True, 5)])  # a shard at the end of the run
     learner.step()
     assert sum(learner.fates.values()) + sum(values["count"] for values in reports.of("gradient")) == 5
 
@@ -251,9 +256,9 @@ def test_a_gradient_whose_loss_is_an_outlier_is_not_sent():
     sent = []
     for loss in losses:
         learner.algorithm.gradient = lambda batch, loss=loss: (loss, 0.0, None)
-        before = len(learner.gradients.pushed)
+        before = len(learner.update.gradients.pushed)
         assert go_on(learner)
-        sent.append(len(learner.gradients.pushed) > before)
+        sent.append(len(learner.update.gradients.pushed) > before)
     assert sent == [True] * 8 + [False, True, False, True]
     assert len(learner.replay.updated) == 10  # nor do its errors become priorities
     learner.step()
@@ -276,7 +281,7 @@ def test_a_memory_that_has_nothing_to_sample_yet_is_asked_again():
     batches = iter([None, None, "a batch"])
     learner.replay.sample = lambda batch_size, rng: next(batches)
     assert [learner.step() for _ in range(3)] == [False, False, True]
-    assert learner.updates == len(learner.gradients.pushed) == 1
+    assert learner.updates == len(learner.update.gradients.pushed) == 1
 
 
 @pytest.mark.parametrize("pipeline", [0, 1])

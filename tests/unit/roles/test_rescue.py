@@ -17,6 +17,7 @@ from hpcrl.networks import Replica
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
+from hpcrl.roles.updates import ServerUpdate
 from hpcrl.roles.virtual_delay import DelayedVector
 
 SIZE = 5
@@ -70,6 +71,15 @@ def make_learner(index, server, rings, *, delay, explosions, guard):
         index,
         online=online,
         target=target,
+        update=ServerUpdate(
+            online,
+            target,
+            gradients=rings.of(index),
+            servers=[(0, 0, SIZE)],
+            pipeline=0,
+            pull_period=1,
+            target_period=100,
+        ),
         algorithm=Bowl(online, explosions, index),
         guard=guard,
         replay=SimpleNamespace(
@@ -80,11 +90,6 @@ def make_learner(index, server, rings, *, delay, explosions, guard):
             hidden=0.0,
         ),
         ratio=ratio,
-        gradients=rings.of(index),
-        servers=[(0, 0, SIZE)],
-        pipeline=0,
-        pull_period=1,
-        target_period=100,
         batch_size=1,
         rng=np.random.default_rng(index),
         reporter=Reports(60.0).reporter,

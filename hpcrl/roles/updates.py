@@ -1,0 +1,126 @@
+"""How a learner's gradient becomes an update of the parameters: one class for each value of ``learning.update``.
+
+A learner of any algorithm writes a flat gradient into its online replica and then knows nothing further. Its
+:class:`Update` does the rest; the learner's step is::
+
+    if self.in_flight:
+        fates = self.update.fates()             # None: the last gradient is still under way
+        ...
+    self.update.pull(self.updates)              # newest parameters (and target), as often as configured
+    loss = self.algorithm.gradient(batch)       # into online.flat.gradients
+    self.update.give(self.updates, accepted=guard.accepts(loss))
+    self.in_flight = True
+
+``self.updates`` is the learner's own count of minibatches. A learner that refuses its own gradient must say so with
+``accepted=False`` and not stay silent: synchronous learners wait for each other. After ``give`` the gradient must be
+left alone until ``fates`` has returned a list.
+
+=============  =================================  ==============================================================
+``update``     class                              the rule is applied by
+=============  =================================  ==============================================================
+``server``     :class:`ServerUpdate`              each parameter server, on its shard (Gorila, section 4)
+=============  =================================  ==============================================================
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from hpcrl.networks import Replica
+from hpcrl.roles.parameter_server import HEADER_WORDS, decode_verdict
+from hpcrl.transport.ring import Rings
+
+APPLIED, PARTLY_APPLIED, DROPPED, OUTLIER = range(4)
+"""What became of a gradient: all shards applied it, some, or none (too old), or it was not sent (its loss)."""
+NO_DELAY = -1
+
+Fate = tuple[int, int]
+"""What became of a gradient, and the updates that were made between its parameters and its application."""
+
+
+class Update(Protocol):
+    """What a learner's gradient goes through."""
+
+    def pull(self, number: int) -> None:
+        """Bring the replicas up to date, as far as that is due before the learner's minibatch ``number``."""
+
+    def give(self, number: int, *, accepted: bool) -> None:
+        """Take over the gradient of minibatch ``number``; where it is not ``accepted``, it must change nothing."""
+
+    def fates(self) -> list[Fate] | None:
+        """None while the last gradient is under way; else what has become known of gradients since the last call."""
+
+
+class ServerUpdate:
+    """Pushes the gradient, sliced, to the parameter servers, and pulls what they publish.
+
+    Parameters
+    ----------
+    online : Replica
+    target : Replica or None
+        Follow the servers' parameters and targets.
+    gradients : Rings
+        A ring to each server.
+    servers : list of (int, int, int)
+        Rank, begin and end of each shard.
+    pipeline : int
+        Pushes that may be on their way while the next gradient is computed: 0 or 1.
+    pull_period : int
+        Own updates between two pulls. [updates]
+    target_period : int
+        The servers keep a new target at every multiple of this. [updates]
+    """
+
+    def __init__(
+        self,
+        online: Replica,
+        target: Replica | None,
+        *,
+        gradients: Rings,
+        servers: Sequence[tuple[int, int, int]],
+        pipeline: int,
+        pull_period: int,
+        target_period: int,
+    ):
+        self.online, self.target, self.gradients, self.servers = online, target, gradients, list(servers)
+        self.pipeline, self.pull_period, self.target_period = pipeline, pull_period, target_period
+        self._headers = np.zeros((len(self.servers), HEADER_WORDS), np.int64)
+
+    def pull(self, number: int) -> None:
+        """Pull the parameters if that is due, and the target if there must be a newer one."""
+        if number % self.pull_period == 0 or self.online.empty:
+            self.online.pull()
+        if self.target and target_is_old(self.online, self.target, self.target_period):
+            self.target.pull()
+            self.online.flat.check()
+
+    def give(self, number: int, *, accepted: bool) -> None:
+        """Push the gradient, if it is accepted."""
+        if not accepted:
+            return
+        gradient = self.online.host_gradients()
+        self._headers[:, 0], self._headers[:, 1] = self.online.versions, number
+        self.gradients.push(
+            {rank: (self._headers[k], gradient[begin:end]) for k, (rank, begin, end) in enumerate(self.servers)}
+        )
+
+    def fates(self) -> list[Fate] | None:
+        """Known when the last push is consumed (pipeline 0), or there is room for another (pipeline 1)."""
+        if not (self.gradients.room() if self.pipeline else self.gradients.drained()):
+            return None
+        judged = [[decode_verdict(answer) for answer in answers] for answers in self.gradients.answers()]
+        return [_fate(verdicts) for verdicts in judged if None not in verdicts]
+
+
+def _fate(verdicts: Sequence[tuple[bool, int]]) -> Fate:
+    """Fate of a gradient that every shard has judged; its delay is that of shard 0."""
+    applied = sum(accepted for accepted, _ in verdicts)
+    fate = APPLIED if applied == len(verdicts) else PARTLY_APPLIED if applied else DROPPED
+    return fate, verdicts[0][1]
+
+
+def target_is_old(online: Replica, target: Replica, target_period: int) -> bool:
+    """Whether there is a newer target than the one held: one is made at every multiple of ``target_period``."""
+    newest = online.versions // target_period * target_period
+    return bool((target.versions < newest).any())
