@@ -23,10 +23,10 @@ def encode_verdict(accepted: bool, delay: int) -> int:
     return 2 * min(max(delay, 0), MOST_DELAY_UPDATES) + accepted + 1
 
 
-def decode_verdict(answer: int) -> tuple[bool, int] | None:
-    """What :func:`encode_verdict` was given; None where the gradient was not judged, since the run is at its end."""
+def decode_verdict(answer: int) -> tuple[bool, int]:
+    """What :func:`encode_verdict` was given."""
     delay, accepted = divmod(answer - 1, 2)
-    return (bool(accepted), delay) if answer else None
+    return bool(accepted), delay
 
 
 class ParameterServer:
@@ -47,7 +47,8 @@ class ParameterServer:
     target_period : int
         The target is the shard as it was at version ``k * target_period``. [updates]
     last_update : int
-        No gradient is applied at this version; 0 for no end. [updates]
+        No gradient is judged at this version: what waits is left in its ring, so that learners, and with them the
+        actors that they pay for, go no further either. 0 for no end. [updates]
     at_end : callable
         Called when ``last_update`` is reached.
     announce : callable
@@ -109,9 +110,9 @@ class ParameterServer:
                 self.target, self.target_version = self.shard.copy(), self.version
         self.publish()  # (4)
         # Only now: a learner whose push is consumed must find its own update in the next pull.
-        self.gradients.pop(waiting, verdicts)
+        self.gradients.pop(verdicts, verdicts)
         self.reporter.server(self)
-        return bool(waiting) or self.params.attend()  # (7)
+        return bool(verdicts) or self.params.attend()  # (7)
 
     def publish(self) -> None:
         """Publish what is newer than the published; where slow readers hold every slot, a later call does it."""

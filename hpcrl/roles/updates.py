@@ -109,8 +109,7 @@ class ServerUpdate:
         """Known when the last push is consumed (pipeline 0), or there is room for another (pipeline 1)."""
         if not (self.gradients.room() if self.pipeline else self.gradients.drained()):
             return None
-        judged = [[decode_verdict(answer) for answer in answers] for answers in self.gradients.answers()]
-        return [_fate(verdicts) for verdicts in judged if None not in verdicts]
+        return [_fate([decode_verdict(answer) for answer in answers]) for answers in self.gradients.answers()]
 
 
 def _fate(verdicts: Sequence[tuple[bool, int]]) -> Fate:

@@ -101,15 +101,26 @@ def test_the_same_command_goes_on(tmp_path):
     assert (np.diff(rows["total_frames"]) > 0).all()
     assert (np.diff(rows["global_update"]) >= 0).all()
     assert rows["global_update"][-1] == 300
-    # 64 steps of each bundle before its first update and 4 for every update, as if there had been no stops: after them
-    # the memories are not filled once more, and neither side catches up.
-    assert rows["total_steps"][-1] == pytest.approx(2 * 64 + 4 * 300, abs=64)
+    _assert_neither_side_catches_up(after)
+    # 64 steps of each bundle before its first gradient (one that got no core may not have come so far) and 4 for every
+    # gradient, as if there had been no stop: the memories are not filled once more. Each bundle may be 8 steps ahead
+    # of its gradients, and its last one of the first start was lost on its way.
+    judged = rows["gradients_accepted"][-1] + rows["gradients_dropped"][-1]
+    assert 64 <= rows["total_steps"][-1] - 4 * judged <= 2 * (64 + 8 + 4)
     steps = {}
     for checkpoint in (before, after):
         if checkpoint.path.exists():
             with h5py.File(checkpoint.path / "parameter_server-0.h5") as file:
                 steps[checkpoint.global_update] = float(file["arrays/optimizer/step"][()])
     assert steps[300] == 300  # Adam's own count went on from 150
+
+
+def _assert_neither_side_catches_up(checkpoint):
+    """A bundle acts 64 steps before its first gradient and 4 for each; it waits where two gradients are due."""
+    for learner in (0, 1):
+        with h5py.File(checkpoint.path / f"learner-{learner}.h5") as file:
+            steps, trained = (int(file[f"arrays/ratio/{name}"][()]) for name in ("steps", "trained"))
+        assert trained == 0 or 0 <= steps - 64 - trained / 8 <= 8
 
 
 @pytest.mark.long
@@ -126,7 +137,7 @@ def test_logs_and_counts_go_on_over_kills(tmp_path):
     assert (np.diff(rows["global_update"]) >= 0).all()
     assert (np.diff(rows["wall_seconds"]) > 0).all()
     assert rows["global_update"][-1] == rows["gradients_accepted"][-1] == end
-    assert rows["total_steps"][-1] == pytest.approx(2 * 64 + 4 * end, abs=100)
+    _assert_neither_side_catches_up(latest(tmp_path)[0])
 
 
 @pytest.mark.long

@@ -234,10 +234,6 @@ def test_it_counts_what_became_of_each_gradient():
     for key, count in learner.fates.items():
         counted[key] = counted.get(key, 0) + count
     assert counted == expected
-    learner.update.gradients.waiting = 0
-    learner.update.gradients.answered.append([0, encode_verdict(True, 5)])  # a shard at the end of the run
-    learner.step()
-    assert sum(learner.fates.values()) + sum(values["count"] for values in reports.of("gradient")) == 5
 
 
 def test_gradients_that_could_not_be_reported_are_reported_later():
