@@ -6,6 +6,8 @@ record that was overwritten before its turn came is left out: the lane then begi
 """
 
 import itertools
+import os
+import sys
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +42,11 @@ RESERVED_BYTES = 2**22
 """Disk space that is reserved at a time."""
 PACKERS = 2
 """Threads that copy and compress."""
+PACKER_NICENESS = 15
+"""Priority of those threads, which share the interpreter's lock, and often a core, with the thread that trains.
+
+As its equals they made its pulls five times as long; like this hardly longer. A busy core leaves them some percent.
+"""
 PACKED_AHEAD = 2
 """Chunks that they may be ahead of the one that is written, beside those they are working at."""
 _CHUNK_INDEX_BYTES = 1024
@@ -171,7 +178,7 @@ class ReplayCut:
         starts = range(0, outcomes.shape[1], step)
         places = ((int(lane), first) for first in starts for lane in np.flatnonzero(lengths > first))
         packer, under_way, room = _Packer(dataset), deque(), 0
-        with ThreadPoolExecutor(PACKERS, "packer") as packers:
+        with ThreadPoolExecutor(PACKERS, "packer", initializer=_give_way) as packers:
             while True:
                 for lane, first in itertools.islice(places, PACKERS + PACKED_AHEAD - len(under_way)):
                     last = min(first + step, int(lengths[lane]))
@@ -229,6 +236,13 @@ class ReplayCut:
         for name, values in fields.items():
             reserve_space(file, values.nbytes + _SPARE_BYTES)
             file.create_dataset(name, data=values)
+
+
+def _give_way() -> None:
+    """Let this thread run behind others; only Linux has priorities of single threads."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(PACKER_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 class _Packer(threading.local):

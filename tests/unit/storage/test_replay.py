@@ -1,5 +1,7 @@
 """Replay files: every record that was there at the cut comes back, unless it was overwritten before it was copied."""
 
+import os
+import sys
 import threading
 
 import numpy as np
@@ -201,3 +203,19 @@ def test_other_files_are_refused(tmp_path, monkeypatch):
         ReplayFile(path)
     with pytest.raises(StorageError, match="nothing.h5: No such file"):
         ReplayFile(tmp_path / "nothing.h5")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+def test_packers_run_behind_the_thread_that_trains(tmp_path, monkeypatch):
+    memory, pack, seen = Memory(), ReplayCut._pack, set()
+    memory.write(0, 50)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def packing(*arguments):
+        seen.add(os.getpriority(os.PRIO_PROCESS, 0))  # of this thread
+        return pack(*arguments)
+
+    monkeypatch.setattr(ReplayCut, "_pack", packing)
+    memory.cut().write(tmp_path / "replay.h5")
+    assert seen == {max(own, replay_files.PACKER_NICENESS)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
