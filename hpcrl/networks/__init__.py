@@ -3,6 +3,7 @@
 from hpcrl.networks.architectures import mlp, nature_dqn
 from hpcrl.networks.layers import Dueling, PixelConv2d, WideLinear, channels_last
 from hpcrl.networks.making import count_parameters, make_network
+from hpcrl.networks.policies import count_policy_parameters, make_policy_network
 from hpcrl.networks.precision import autocast, resolve_precision
 from hpcrl.networks.replica import FlatParameters, Replica
 
@@ -15,7 +16,9 @@ __all__ = [
     "autocast",
     "channels_last",
     "count_parameters",
+    "count_policy_parameters",
     "make_network",
+    "make_policy_network",
     "mlp",
     "nature_dqn",
     "resolve_precision",

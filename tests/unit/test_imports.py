@@ -19,7 +19,12 @@ LAYERS = (
 )
 """Each imports what stands above it, and itself."""
 
-BESIDE = {("algorithms", "networks"), ("bench", "launch"), ("__main__", "cli")}
+BESIDE = {
+    ("algorithms", "networks"),
+    ("roles", "sampling"),
+    ("bench", "launch"),
+    ("__main__", "cli"),
+}
 """Who may import whom within a layer."""
 
 ONLY_IN = {
