@@ -140,13 +140,27 @@ class NetworkConfig(Section):
     """``[network]``: the Q-network."""
 
     kind: str = Field(
-        "nature", pattern=rf"^(nature|mlp|{MODULE_ATTRIBUTE})$", description='"nature", "mlp" or "module:attribute"'
+        "nature",
+        pattern=rf"^(nature|dqn_net|a3c_net|impala|mlp|{MODULE_ATTRIBUTE})$",
+        description='"nature", "dqn_net", "a3c_net", "impala", "mlp" or "module:attribute"',
     )
     hidden: tuple[Annotated[Int, Field(ge=1)], ...] = Field((64, 64), description="mlp: units of each hidden layer")
     dueling: Bool = Field(False, description="two streams, state value and advantages; each has the last hidden layer")
+    distribution: Literal["none", "categorical", "quantile"] = Field(
+        "none", description="what an action has: its value, or the distribution of its return (C51, QR-DQN)"
+    )
+    atoms: Int = Field(ge=2, description="atoms of a categorical distribution (unset: 51), or quantiles (unset: 200)")
+    support: tuple[Float, Float] = Field((-10.0, 10.0), description="categorical: lowest and highest atom")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="learner's arithmetic; auto: bfloat16 on a GPU"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {"atoms": 200 if data.get("distribution") == "quantile" else 51, **data}
 
 
 class ReplayConfig(Section):
@@ -158,7 +172,9 @@ class ReplayConfig(Section):
     capacity_steps: Int = Field(200_000, ge=1, description="transitions per memory, divided over its simulators")
     learning_starts_steps: Int = Field(5000, ge=1, description="transitions in a memory before its learners begin")
     n_step: Int = Field(1, ge=1, description="steps of the return before bootstrapping")
-    sampling: Literal["uniform", "prioritized"] = Field("uniform", description="how minibatches are drawn")
+    sampling: Literal["uniform", "prioritized"] = Field(
+        "uniform", description="how minibatches are drawn; new data come first, or with their actor's errors"
+    )
     priority_alpha: Float = Field(0.6, ge=0, le=1, description="prioritized: priority is |TD error| to this power")
     priority_beta_start: Float = Field(0.4, ge=0, le=1, description="prioritized: exponent of the weights at first")
     priority_beta_end: Float = Field(1.0, ge=0, le=1, description="prioritized: exponent of the weights at last")

@@ -80,6 +80,7 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("network.dueling", "network.kind"),
             f"expected false with a network of your own ({config.network.kind}), which makes its head itself, got true",
         )
+    yield from _distribution_faults(config)
     if learning.optimizer_epsilon == 0 and learning.optimizer != "sgd":
         yield (
             ("learning.optimizer_epsilon", "learning.optimizer"),
@@ -89,6 +90,20 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
         yield (
             ("learning.momentum", "learning.optimizer"),
             f"expected 0 with optimizer {learning.optimizer!r} (sgd and rmsprop have it), got {learning.momentum}",
+        )
+
+
+def _distribution_faults(config: "Config") -> Iterator[Fault]:
+    """Keys of a distribution that contradict each other, or that it has no use for."""
+    network, loss = config.network, config.learning.loss
+    low, high = network.support
+    if low >= high:
+        yield ("network.support",), f"expected the lowest atom before the highest, got {low}, {high}"
+    if network.distribution != "none" and loss != "huber":
+        yield (
+            ("learning.loss", "network.distribution"),
+            f"expected it unset with network.distribution {network.distribution!r}, which has a loss of its own, "
+            f"got {loss!r}",
         )
 
 

@@ -1,21 +1,24 @@
-"""Deep Q-learning: the gradient of one minibatch (Mnih et al. 2015; Gorila, section 4)."""
+"""Deep Q-learning: the gradient of one minibatch (Mnih et al. 2015; Gorila, section 4), and acting on the values."""
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from hpcrl.algorithms.td import LOSSES, double_q_learning_target, q_learning_target, td_error
+from hpcrl.algorithms.rules import Rule
 from hpcrl.networks import Replica, autocast
 from hpcrl.types import Batch
 
 
 class Dqn:
-    """Computes DQN gradients into the online replica's flat gradient vector.
+    """Computes gradients of Q-learning into the online replica's flat gradient vector.
 
     Parameters
     ----------
     online, target : Replica
         The learner's network, and the copy whose values are bootstrapped from.
-    loss : {"huber", "mse"}
+    rule : Rule
+        What the outputs of both mean, and their loss.
     double : bool
         The online network chooses the next action and the target network values it (Double DQN).
     max_gradient_norm : float
@@ -29,13 +32,13 @@ class Dqn:
         online: Replica,
         target: Replica,
         *,
-        loss: str,
+        rule: Rule,
         double: bool,
         max_gradient_norm: float,
         dtype: torch.dtype,
     ):
-        self.online, self.target, self.double = online, target, double
-        self.loss, self.max_gradient_norm, self.dtype = LOSSES[loss], max_gradient_norm, dtype
+        self.online, self.target, self.rule, self.double = online, target, rule, double
+        self.max_gradient_norm, self.dtype = max_gradient_norm, dtype
 
     def gradient(self, batch: Batch) -> tuple[float, float, np.ndarray]:
         """Gradient of the mean (weighted) loss over a batch, into ``online.flat.gradients``.
@@ -44,23 +47,19 @@ class Dqn:
         -------
         loss, mean_q : float
             Mean loss, and mean of the values of the actions' states (mean over batch of max over actions).
-        delta : float32 [B]
-            TD errors, from which priorities are made.
+        errors : float32 [B]
+            What priorities are made of: TD errors, or what the rule has in their place.
         """
         device = self.online.device
         s_tm1, a_tm1, r_t, discount_t, s_t = (torch.from_numpy(x).to(device, non_blocking=True) for x in batch[:5])
         self.online.flat.zero_gradients()
         with autocast(device, self.dtype):
             with torch.no_grad():
-                q_target_t = self.target.network(s_t).float()
-                q_online_t = self.online.network(s_t).float() if self.double else None
-            q_tm1 = self.online.network(s_tm1).float()
-        if self.double:
-            target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
-        else:
-            target = q_learning_target(r_t, discount_t, q_target_t)
-        delta = td_error(q_tm1, a_tm1, target)
-        losses = self.loss(delta)
+                outputs_t = self.target.network(s_t).float()
+                choosing_t = self.online.network(s_t).float() if self.double else outputs_t
+            outputs_tm1 = self.online.network(s_tm1).float()
+        a_t = self.rule.q(choosing_t).argmax(dim=1)
+        losses, errors = self.rule.losses(outputs_tm1, a_tm1, r_t, discount_t, outputs_t, a_t)
         if batch.weight is not None:
             losses = losses * torch.from_numpy(batch.weight).to(device, non_blocking=True)
         loss = losses.mean()
@@ -68,11 +67,22 @@ class Dqn:
         if self.max_gradient_norm:
             norm = self.online.flat.gradients.norm()
             self.online.flat.gradients.mul_((self.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
-        return loss.item(), q_tm1.detach().max(dim=1).values.mean().item(), delta.detach().cpu().numpy()
+        mean_q = self.rule.q(outputs_tm1.detach()).max(dim=1).values.mean()
+        return loss.item(), mean_q.item(), errors.cpu().numpy()
 
 
 class EpsilonGreedy:
     """Greedy in the replica's action values, or uniform with probability epsilon.
+
+    Parameters
+    ----------
+    replica : Replica
+    q : callable
+        ``q(outputs)``: action values ``[E, A]`` of the network's outputs, as of :class:`hpcrl.algorithms.rules.Rule`.
+    num_actions : int
+    rng : numpy.random.Generator
+    dtype : torch.dtype
+        Arithmetic of the network.
 
     Attributes
     ----------
@@ -80,8 +90,15 @@ class EpsilonGreedy:
         Whether ``values``, float32 ``[E, A]``, holds the action values of the observations last acted upon.
     """
 
-    def __init__(self, replica: Replica, num_actions: int, rng, dtype: torch.dtype):
-        self.replica, self.num_actions, self.rng, self.dtype = replica, num_actions, rng, dtype
+    def __init__(
+        self,
+        replica: Replica,
+        q: Callable[[torch.Tensor], torch.Tensor],
+        num_actions: int,
+        rng: np.random.Generator,
+        dtype: torch.dtype,
+    ):
+        self.replica, self.q, self.num_actions, self.rng, self.dtype = replica, q, num_actions, rng, dtype
         self.keeps_values, self.values = False, None
 
     @torch.inference_mode()
@@ -95,9 +112,10 @@ class EpsilonGreedy:
         actions = self.rng.integers(self.num_actions, size=len(observation))
         if self.keeps_values or not explore.all():
             with autocast(self.replica.device, self.dtype):
-                q = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
+                outputs = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
+            q = self.q(outputs.float())
             greedy = q.argmax(dim=1).cpu().numpy()
             if self.keeps_values:
-                self.values = q.float().cpu().numpy()
+                self.values = q.cpu().numpy()
             actions[~explore] = greedy[~explore]
         return actions

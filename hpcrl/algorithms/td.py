@@ -3,41 +3,27 @@
 import torch
 
 
-def q_learning_target(r_t: torch.Tensor, discount_t: torch.Tensor, q_target_t: torch.Tensor) -> torch.Tensor:
-    """``y = r_t + discount_t * max_a q_target_t(a)`` (Mnih et al. 2015, Algorithm 1; Gorila, section 4).
+def q_learning_target(
+    r_t: torch.Tensor, discount_t: torch.Tensor, q_target_t: torch.Tensor, a_t: torch.Tensor
+) -> torch.Tensor:
+    """``y = r_t + discount_t * q_target_t(a_t)``.
+
+    With ``a_t`` the best action by the target network's values, as in DQN (Mnih et al. 2015, Algorithm 1; Gorila,
+    section 4), or by the online network's, as in Double DQN (van Hasselt et al. 2016, equation 4).
 
     Parameters
     ----------
     r_t, discount_t : float32 [B]
     q_target_t : float32 [B, A]
         Target network's values of the next state.
+    a_t : int64 [B]
 
     Returns
     -------
     float32 [B]
         Without gradient.
     """
-    return (r_t + discount_t * q_target_t.max(dim=1).values).detach()
-
-
-def double_q_learning_target(
-    r_t: torch.Tensor, discount_t: torch.Tensor, q_online_t: torch.Tensor, q_target_t: torch.Tensor
-) -> torch.Tensor:
-    """``y = r_t + discount_t * q_target_t(argmax_a q_online_t(a))`` (van Hasselt et al. 2016, equation 4).
-
-    Parameters
-    ----------
-    r_t, discount_t : float32 [B]
-    q_online_t, q_target_t : float32 [B, A]
-        Online and target network's values of the next state.
-
-    Returns
-    -------
-    float32 [B]
-        Without gradient.
-    """
-    best = q_online_t.argmax(dim=1, keepdim=True)
-    return (r_t + discount_t * q_target_t.gather(1, best).squeeze(1)).detach()
+    return (r_t + discount_t * q_target_t.gather(1, a_t.unsqueeze(1)).squeeze(1)).detach()
 
 
 def td_error(q_tm1: torch.Tensor, a_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -113,7 +113,7 @@ def make_learner(job: Job, index: int) -> Learner:
         algorithm=Dqn(
             online,
             target,
-            loss=config.learning.loss,
+            rule=job.rule,
             double=config.learning.double,
             max_gradient_norm=config.learning.max_gradient_norm,
             dtype=job.dtype,
@@ -148,7 +148,7 @@ def make_actor(job: Job, index: int) -> Actor:
     config = job.config
     memory, newcomers, env = job.memory, make_newcomers(job), job.env("actor", index)
     policy = job.policy(job.online, job.rng("actor", index))
-    policy.keeps_values = newcomers is not None
+    policy.keeps_values = newcomers is not None and job.rule.gives_td_errors
 
     def count(steps: int) -> int:
         total = job.counters.add("total_frames", steps * job.spec.frames_per_step)

@@ -10,7 +10,7 @@ from hpcrl.config import Config, load
 from hpcrl.envs import env_spec, make_env
 from hpcrl.errors import EXIT_FINISHED, StorageError
 from hpcrl.launch.resume import load_shard
-from hpcrl.launch.sizes import network_arguments, num_parameters
+from hpcrl.launch.sizes import learning_rule, network_arguments, num_parameters
 from hpcrl.networks import FlatParameters, make_network
 from hpcrl.roles.evaluator import Episodes
 from hpcrl.seeding import generator, seed_sequence
@@ -52,7 +52,8 @@ def evaluate(config: Config, checkpoint: Checkpoint, *, episodes: int, epsilon: 
     params = load_shard(checkpoint, 0, size, size)["params"]
     replica = FixedReplica(make_network(*network_arguments(config)), params)
     num_actions = env_spec(**arguments).num_actions
-    policy = EpsilonGreedy(replica, num_actions, generator(seed, "evaluation", 0), torch.float32)
+    rule = learning_rule(config)
+    policy = EpsilonGreedy(replica, rule.q, num_actions, generator(seed, "evaluation", 0), torch.float32)
     env = make_env(min(config.env.simulators, episodes), seed_sequence(seed, "evaluation env", 0), **arguments)
     try:
         played = Episodes(env, policy, episodes=episodes, epsilon=epsilon)

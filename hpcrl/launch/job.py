@@ -12,6 +12,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcrl.algorithms.dqn import EpsilonGreedy
+from hpcrl.algorithms.rules import Rule
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.delays import delay_distribution
@@ -19,7 +20,7 @@ from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_mem
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
 from hpcrl.launch.signals import StopRequest
-from hpcrl.launch.sizes import network_arguments, num_parameters
+from hpcrl.launch.sizes import learning_rule, network_arguments, num_parameters
 from hpcrl.launch.topology import Plan, shard_bounds
 from hpcrl.networks import Replica, make_network, resolve_precision
 from hpcrl.roles.checkpointing import REPLAY_NAME, owner_name
@@ -173,6 +174,11 @@ class Job:
         """Arithmetic of this rank's networks."""
         return resolve_precision(self.config.network.precision, self.config.network.kind, self.rank_plan.device)
 
+    @cached_property
+    def rule(self) -> Rule:
+        """What the outputs of this rank's networks mean."""
+        return learning_rule(self.config, self.rank_plan.device)
+
     def network(self) -> nn.Module:
         """The network with its initial parameters, the same on every rank."""
         with torch.random.fork_rng(devices=[]):
@@ -191,7 +197,7 @@ class Job:
 
     def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy:
         """Behaviour policy on a replica."""
-        return EpsilonGreedy(replica, self.spec.num_actions, rng, self.dtype)
+        return EpsilonGreedy(replica, self.rule.q, self.spec.num_actions, rng, self.dtype)
 
     def env(self, role: str, index: int):
         """Simulators of a role."""

@@ -15,7 +15,7 @@ from hpcrl.launch.topology import Plan
 from hpcrl.roles.checkpointing import owner_name
 from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state, state_path
 
-FIXED_KEYS = ("network.kind", "network.hidden", "network.dueling")
+FIXED_KEYS = ("network.kind", "network.hidden", "network.dueling", "network.distribution", "network.support")
 """Keys that decide what the parameters mean."""
 MOMENT_KEYS = ("learning.optimizer", "learning.rmsprop_centered", "learning.momentum")
 """Keys that decide what an optimizer keeps; with another value it begins with fresh moments."""
@@ -69,7 +69,11 @@ def check_same_problem(checkpoint: Checkpoint, config: Config, plan: Plan) -> No
     The network, and the shapes of observations and actions, are all that a run cannot change.
     """
     then, now = checkpoint.attributes, identity(config, plan)
-    different = [f"{key}: {_words(old)} there, {_words(new)} here" for key, old, new in _changes(then, now, FIXED_KEYS)]
+    different = [
+        f"{key}: {_words(old)} there, {_words(new)} here"
+        for key, old, new in _changes(then, now, FIXED_KEYS)
+        if old is not None  # a key that an older version did not have
+    ]
     for name in ("parameters", "observation", "dtype", "actions"):
         if then[name] != now[name]:
             different.append(f"{name}: {_words(then[name])} there, {_words(now[name])} here")

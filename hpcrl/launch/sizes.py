@@ -1,5 +1,6 @@
 """Sizes that follow from a configuration."""
 
+from hpcrl.algorithms.rules import Rule, make_rule
 from hpcrl.config import Config
 from hpcrl.envs import env_spec
 from hpcrl.launch import forecast
@@ -17,7 +18,16 @@ def network_arguments(config: Config) -> tuple:
     """Arguments of :func:`hpcrl.networks.make_network` and :func:`hpcrl.networks.count_parameters`."""
     spec, network = env_spec(**config.env.arguments()), config.network
     shape = (spec.stack, *spec.obs_shape)
-    return network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype, network.dueling
+    atoms = 0 if network.distribution == "none" else network.atoms
+    return network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype, network.dueling, atoms
+
+
+def learning_rule(config: Config, device: str = "cpu") -> Rule:
+    """What the outputs of the network mean, on the device of the network."""
+    network = config.network
+    return make_rule(
+        network.distribution, loss=config.learning.loss, atoms=network.atoms, support=network.support, device=device
+    )
 
 
 def num_parameters(config: Config) -> int:

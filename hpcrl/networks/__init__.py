@@ -1,13 +1,14 @@
 """Networks, and their parameters as one flat vector."""
 
-from hpcrl.networks.architectures import mlp, nature_dqn
+from hpcrl.networks.architectures import convolutional, impala, mlp
 from hpcrl.networks.layers import Dueling, PixelConv2d, WideLinear, channels_last
-from hpcrl.networks.making import count_parameters, make_network
+from hpcrl.networks.making import FRAME_KINDS, count_parameters, make_network
 from hpcrl.networks.policies import count_policy_parameters, make_policy_network
 from hpcrl.networks.precision import autocast, resolve_precision
 from hpcrl.networks.replica import FlatParameters, Replica
 
 __all__ = [
+    "FRAME_KINDS",
     "Dueling",
     "FlatParameters",
     "PixelConv2d",
@@ -15,11 +16,12 @@ __all__ = [
     "WideLinear",
     "autocast",
     "channels_last",
+    "convolutional",
     "count_parameters",
     "count_policy_parameters",
+    "impala",
     "make_network",
     "make_policy_network",
     "mlp",
-    "nature_dqn",
     "resolve_precision",
 ]

@@ -68,13 +68,44 @@ class _WideLinearFunction(torch.autograd.Function):
         return gradient @ low, None, gradient.sum(0, dtype=torch.float32)
 
 
+class Residual(nn.Module):
+    """``x + conv(relu(conv(relu(x))))``: a block of IMPALA's deep network (Espeholt et al. 2018, figure 3)."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float ``[B, channels, H, W]`` to the same."""
+        return x + self.second(self.first(x.relu()).relu())
+
+
+class ResidualSection(nn.Sequential):
+    """Convolution, max-pooling to half the size, and two residual blocks (Espeholt et al. 2018, figure 3).
+
+    Parameters
+    ----------
+    channels, width : int
+        Of the input and the output.
+    pixels : bool
+        The input is uint8 frames.
+    """
+
+    def __init__(self, channels: int, width: int, pixels: bool):
+        convolution = (PixelConv2d if pixels else nn.Conv2d)(channels, width, 3, padding=1)
+        super().__init__(convolution, nn.MaxPool2d(3, 2, padding=1), Residual(width), Residual(width))
+
+
 class Dueling(nn.Module):
     """``Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a')`` (Wang et al. 2016, equation 9).
+
+    Of distributions, the logits or quantiles are added in this way, each by itself (Rainbow, Hessel et al. 2018). What
+    both streams give back to the features is scaled by ``1 / sqrt(2)`` (Wang et al. 2016, section 4.2).
 
     Parameters
     ----------
     value, advantage : torch.nn.Module
-        Streams from the same features to ``[B, 1]`` and ``[B, actions]``.
+        Streams from the same features to ``[B, 1]`` and ``[B, actions]``, or ``[B, 1, N]`` and ``[B, actions, N]``.
     """
 
     def __init__(self, value: nn.Module, advantage: nn.Module):
@@ -82,7 +113,9 @@ class Dueling(nn.Module):
         self.value, self.advantage = value, advantage
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """float ``[B, features]`` to action values ``[B, actions]``."""
+        """float ``[B, features]`` to action values ``[B, actions]``, or ``[B, actions, N]``."""
+        if features.requires_grad:
+            features.register_hook(lambda gradient: gradient * 0.5**0.5)
         advantage = self.advantage(features)
         return self.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
 

@@ -9,7 +9,10 @@ import torch
 from torch import nn
 
 from hpcrl.errors import ConfigError
-from hpcrl.networks.architectures import mlp, nature_dqn
+from hpcrl.networks.architectures import CONVOLUTIONAL, convolutional, impala, mlp
+
+FRAME_KINDS = (*CONVOLUTIONAL, "impala")
+"""Kinds of networks that take stacked frames."""
 
 
 def make_network(
@@ -19,11 +22,13 @@ def make_network(
     num_actions: int,
     obs_dtype: np.dtype | type = np.float32,
     dueling: bool = False,
+    atoms: int = 0,
 ) -> nn.Module:
-    """Network of a kind: ``"nature"``, ``"mlp"``, or ``"module:attribute"``.
+    """Network of a kind: one of :data:`FRAME_KINDS`, ``"mlp"``, or ``"module:attribute"``.
 
-    A custom network is made by ``attribute(input_shape, num_actions)`` and maps observations
-    ``[B, *input_shape]`` of ``obs_dtype`` to action values float ``[B, num_actions]``; it is tried once here.
+    A custom network is made by ``attribute(input_shape, num_actions)`` and maps observations ``[B, *input_shape]`` of
+    ``obs_dtype`` to action values float ``[B, num_actions]``; where values are distributions, by
+    ``attribute(input_shape, num_actions, atoms)``, to float ``[B, num_actions, atoms]``. It is tried once here.
 
     Raises
     ------
@@ -31,42 +36,49 @@ def make_network(
         Where the network cannot be made, has buffers (which no parameter server would carry) or parameters of
         another dtype than float32, or returns another shape.
     """
-    if kind == "nature":
-        if len(input_shape) != 3:
+    if kind in FRAME_KINDS:
+        if len(input_shape) != 3 or np.dtype(obs_dtype) != np.uint8:
             raise ConfigError(
-                f'network.kind = "nature" needs stacked frames [stack, height, width], but this environment gives '
-                f'{list(input_shape)}; set network.kind = "mlp"'
+                f'network.kind = "{kind}" needs stacked frames [stack, height, width] of uint8, but this environment '
+                f'gives {np.dtype(obs_dtype)} {list(input_shape)}; set network.kind = "mlp"'
             )
-        return nature_dqn(input_shape, num_actions, dueling)
+        if kind == "impala":
+            return impala(input_shape, num_actions, dueling, atoms)
+        return convolutional(kind, input_shape, num_actions, dueling, atoms)
     if kind == "mlp":
-        return mlp(input_shape, num_actions, hidden, dueling)
+        return mlp(input_shape, num_actions, hidden, dueling, atoms)
     module_name, _, attribute = kind.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f'network.kind: expected "nature", "mlp" or "module:attribute", got "{kind}": {error}'
-        ) from error
-    return _custom_network(kind, make, tuple(input_shape), num_actions, obs_dtype)
+        known = ", ".join(f'"{name}"' for name in (*FRAME_KINDS, "mlp"))
+        raise ConfigError(f'network.kind: expected {known} or "module:attribute", got "{kind}": {error}') from error
+    outputs = (num_actions, atoms) if atoms else (num_actions,)
+    return _custom_network(kind, make, tuple(input_shape), outputs, obs_dtype)
 
 
-def _custom_network(kind: str, make: Callable, input_shape: tuple[int, ...], num_actions: int, obs_dtype) -> nn.Module:
+def _custom_network(
+    kind: str, make: Callable, input_shape: tuple[int, ...], outputs: tuple[int, ...], obs_dtype
+) -> nn.Module:
+    """``make(input_shape, *outputs)``, where it keeps the contract."""
     observations = torch.from_numpy(np.zeros((2, *input_shape), obs_dtype))
     try:
-        network = make(input_shape, num_actions)
+        network = make(input_shape, *outputs)
         with torch.no_grad():
             values = network(observations)
     except (TypeError, ValueError, RuntimeError) as error:
+        arguments = ", ".join(map(str, (list(input_shape), *outputs)))
+        names = ", ".join(("input_shape", "num_actions", "atoms")[: 1 + len(outputs)])
         raise ConfigError(
-            f'network.kind = "{kind}" cannot be made with input_shape = {list(input_shape)} and num_actions = '
-            f"{num_actions}, or fails on observations {list(observations.shape)}: {type(error).__name__}: {error}"
+            f'network.kind = "{kind}" cannot be made with ({names}) = ({arguments}), or fails on observations '
+            f"{list(observations.shape)}: {type(error).__name__}: {error}"
         ) from error
-    if fault := _contract_fault(network, values, num_actions):
+    if fault := _contract_fault(network, values, outputs):
         raise ConfigError(f'network.kind = "{kind}" {fault}')
     return network
 
 
-def _contract_fault(network: nn.Module, values: torch.Tensor, num_actions: int) -> str:
+def _contract_fault(network: nn.Module, values: torch.Tensor, outputs: tuple[int, ...]) -> str:
     """What a custom network, and its values of two observations, break of the contract; empty if nothing."""
     if not isinstance(network, nn.Module):
         return f"must make a torch.nn.Module, got {type(network).__name__}"
@@ -77,8 +89,8 @@ def _contract_fault(network: nn.Module, values: torch.Tensor, num_actions: int) 
         return f"must have float32 parameters, got {', '.join(map(str, dtypes)) or 'none'}"
     if not isinstance(values, torch.Tensor):
         return f"must return a tensor, got {type(values).__name__}"
-    if tuple(values.shape) != (2, num_actions):
-        return f"must return [2, {num_actions}] for a batch of 2, got {list(values.shape)}"
+    if tuple(values.shape) != (2, *outputs):
+        return f"must return {[2, *outputs]} for a batch of 2, got {list(values.shape)}"
     return ""
 
 
@@ -89,8 +101,9 @@ def count_parameters(
     num_actions: int,
     obs_dtype: np.dtype | type = np.float32,
     dueling: bool = False,
+    atoms: int = 0,
 ) -> int:
     """Number of parameters of a network, without making their memory where the kind is a built-in one."""
     with torch.device("meta") if ":" not in kind else nullcontext():
-        network = make_network(kind, hidden, input_shape, num_actions, obs_dtype, dueling)
+        network = make_network(kind, hidden, input_shape, num_actions, obs_dtype, dueling, atoms)
     return sum(p.numel() for p in network.parameters())

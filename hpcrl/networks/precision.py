@@ -4,6 +4,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from hpcrl.networks.making import FRAME_KINDS
+
 
 def cpu_has_fast_bfloat16() -> bool:
     """Whether this processor multiplies bfloat16 in hardware (AMX or AVX-512 BF16)."""
@@ -19,7 +21,7 @@ def resolve_precision(precision: str, kind: str, device: str) -> torch.dtype:
     """dtype of the network's arithmetic: ``"auto"`` takes bfloat16 for convolutions where hardware has it."""
     if precision == "auto":
         fast = torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_fast_bfloat16()
-        precision = "bfloat16" if fast and kind == "nature" else "float32"
+        precision = "bfloat16" if fast and kind in FRAME_KINDS else "float32"
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
 
 

@@ -58,7 +58,7 @@ class Newcomers:
     def append(
         self,
         rows: np.ndarray,
-        q: np.ndarray,
+        q: np.ndarray | None,
         action: np.ndarray,
         reward: np.ndarray,
         terminated: np.ndarray,
@@ -71,13 +71,15 @@ class Newcomers:
         rows
             int64 ``[K]``: the simulators.
         q
-            float32 ``[K, A]``: action values of the observation acted upon.
+            float32 ``[K, A]``: action values of the observation acted upon; None where priorities are not made of
+            TD errors: the records get the highest priority.
         action, reward, terminated, truncated
             ``[K]``: as they are written to replay.
         """
         step = np.zeros(len(rows), _STEP)
-        step["value"] = q[np.arange(len(rows)), action]
-        step["best"] = q.max(axis=1)
+        step["value"], step["best"] = (
+            (np.nan, np.nan) if q is None else (q[np.arange(len(rows)), action], q.max(axis=1))
+        )
         step["reward"], step["terminated"], step["truncated"] = reward, terminated, truncated
         self._write(rows, step)
 

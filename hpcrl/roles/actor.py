@@ -119,7 +119,7 @@ class Actor:
         if over.any():
             self.lanes.append_final(self.lane[over], step.final_frame[over])
         if self.newcomers:
-            q = self.policy.values[of]
+            q = None if self.policy.values is None else self.policy.values[of]
             self.newcomers.append(
                 np.flatnonzero(acted), q, action[of], step.reward[of], step.terminated[of], step.truncated[of]
             )

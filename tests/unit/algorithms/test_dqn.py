@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from hpcrl.algorithms.dqn import Dqn, EpsilonGreedy
+from hpcrl.algorithms.rules import ScalarRule, make_rule
 from hpcrl.networks import Replica, make_network, mlp
 from hpcrl.types import Batch
 
@@ -27,7 +28,9 @@ def batch(size=16):
 
 
 def dqn(online, target, *, loss="huber", double=False, max_gradient_norm=0.0):
-    return Dqn(online, target, loss=loss, double=double, max_gradient_norm=max_gradient_norm, dtype=torch.float32)
+    return Dqn(
+        online, target, rule=ScalarRule(loss), double=double, max_gradient_norm=max_gradient_norm, dtype=torch.float32
+    )
 
 
 def independent(online, target, b, loss, double):
@@ -101,16 +104,18 @@ def test_the_norm_of_the_whole_gradient_is_bounded():
     torch.testing.assert_close(online.flat.gradients, whole, rtol=0, atol=0)
 
 
-def test_bfloat16_gradients_are_close():
+@pytest.mark.parametrize(("distribution", "atoms"), [("none", 0), ("categorical", 11), ("quantile", 10)])
+def test_bfloat16_gradients_are_close(distribution, atoms):
     torch.manual_seed(0)
-    make = lambda: Replica(make_network("nature", (), (4, 36, 36), 3), vector=None, num_shards=1)  # noqa: E731
-    online, target = make(), make()
+    networks = (make_network("nature", (), (4, 36, 36), 3, np.uint8, atoms=atoms) for _ in range(2))
+    online, target = (Replica(network, vector=None, num_shards=1) for network in networks)
+    rule = make_rule(distribution, loss="huber", atoms=atoms, support=(-2.0, 2.0), device="cpu")
     rng = np.random.default_rng(0)
     frames = rng.integers(256, size=(2, 4, 4, 36, 36), dtype=np.uint8)
     b = Batch(frames[0], np.arange(4) % 3, np.ones(4, np.float32), np.full(4, 0.9, np.float32), frames[1])
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
-        Dqn(online, target, loss="huber", double=True, max_gradient_norm=0, dtype=dtype).gradient(b)
+        Dqn(online, target, rule=rule, double=True, max_gradient_norm=0, dtype=dtype).gradient(b)
         assert online.flat.gradients.dtype == torch.float32
         gradients.append(online.flat.gradients.clone())
     assert (gradients[1] - gradients[0]).norm() < 0.05 * gradients[0].norm()
@@ -140,7 +145,7 @@ VALUES = np.array([[[0.0, 3.0, 1.0]], [[9.0, 3.0, 1.0]]], np.float32)
 
 
 def policy(seed=0, num_actions=3):
-    return EpsilonGreedy(Fixed(), num_actions, np.random.default_rng(seed), torch.float32)
+    return EpsilonGreedy(Fixed(), lambda outputs: outputs, num_actions, np.random.default_rng(seed), torch.float32)
 
 
 def test_without_epsilon_every_action_is_greedy():
@@ -149,6 +154,17 @@ def test_without_epsilon_every_action_is_greedy():
         actions = greedy.act(VALUES, 0.0)
         assert actions.tolist() == [1, 0]
         assert actions.dtype == np.int64
+
+
+def test_the_values_of_a_distribution_decide():
+    """Two outputs an action, whose difference is its value: 0, 2 and 1, then 1, 0 and 0."""
+    outputs = np.array([[[[0, 0], [4, 2], [1, 0]]], [[[3, 2], [5, 5], [0, 0]]]], np.float32)
+    acting = EpsilonGreedy(
+        Fixed(), lambda x: x.view(2, 3, 2).diff().neg()[..., 0], 3, np.random.default_rng(0), torch.float32
+    )
+    acting.keeps_values = True
+    assert acting.act(outputs, 0.0).tolist() == [1, 0]
+    assert acting.values.tolist() == [[0, 2, 1], [1, 0, 0]]
 
 
 def test_values_are_kept_where_asked_for_even_if_nobody_is_greedy():

@@ -6,7 +6,6 @@ import torch
 
 from hpcrl.algorithms.td import (
     LOSSES,
-    double_q_learning_target,
     huber,
     q_learning_target,
     squared,
@@ -15,22 +14,14 @@ from hpcrl.algorithms.td import (
 
 
 def test_target_by_hand():
-    r_t = torch.tensor([1.0, -1.0, 0.5])
-    discount_t = torch.tensor([0.9, 0.0, 0.5])  # the second transition terminated
-    q_target_t = torch.tensor([[2.0, 3.0], [100.0, 50.0], [-4.0, -2.0]])
-    target = q_learning_target(r_t, discount_t, q_target_t)
-    torch.testing.assert_close(target, torch.tensor([1 + 0.9 * 3, -1.0, 0.5 + 0.5 * -2]))
-
-
-def test_double_target_by_hand():
-    """The online network chooses, the target network values; equal networks give the plain target."""
-    r_t, discount_t = torch.tensor([1.0, -1.0, 0.5]), torch.tensor([0.9, 0.0, 0.5])
-    q_online_t = torch.tensor([[9.0, 0.0], [0.0, 1.0], [-4.0, -2.0]])
+    """The target network values the action that itself (DQN) or the online network (Double DQN) chose."""
+    r_t, discount_t = torch.tensor([1.0, -1.0, 0.5]), torch.tensor([0.9, 0.0, 0.5])  # the second one terminated
     q_target_t = torch.tensor([[2.0, 3.0], [100.0, 50.0], [7.0, -2.0]])
-    target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
-    torch.testing.assert_close(target, torch.tensor([1 + 0.9 * 2, -1.0, 0.5 + 0.5 * -2]))
-    same = double_q_learning_target(r_t, discount_t, q_target_t, q_target_t)
-    torch.testing.assert_close(same, q_learning_target(r_t, discount_t, q_target_t))
+    plain = q_learning_target(r_t, discount_t, q_target_t, q_target_t.argmax(dim=1))
+    torch.testing.assert_close(plain, torch.tensor([1 + 0.9 * 3, -1.0, 0.5 + 0.5 * 7]))
+    q_online_t = torch.tensor([[9.0, 0.0], [0.0, 1.0], [-4.0, -2.0]])
+    double = q_learning_target(r_t, discount_t, q_target_t, q_online_t.argmax(dim=1))
+    torch.testing.assert_close(double, torch.tensor([1 + 0.9 * 2, -1.0, 0.5 + 0.5 * -2]))
 
 
 def test_td_error_by_hand():
@@ -66,14 +57,16 @@ def random_batch(dtype=torch.float64, batch=64, actions=5):
 def test_a_slow_loop_agrees(name):
     batch = random_batch()
     q_tm1, a_tm1, r_t, discount_t, q_target_t = batch
-    loss = LOSSES[name](td_error(q_tm1, a_tm1, q_learning_target(r_t, discount_t, q_target_t)))
+    loss = LOSSES[name](
+        td_error(q_tm1, a_tm1, q_learning_target(r_t, discount_t, q_target_t, q_target_t.argmax(dim=1)))
+    )
     np.testing.assert_allclose(loss.numpy(), slow_losses(name, *batch), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_by_finite_differences(name):
     q_tm1, a_tm1, r_t, discount_t, q_target_t = random_batch(batch=8)
-    target = q_learning_target(r_t, discount_t, q_target_t)
+    target = q_learning_target(r_t, discount_t, q_target_t, q_target_t.argmax(dim=1))
     assert (td_error(q_tm1, a_tm1, target).abs() - 1).abs().min() > 1e-4  # none near the kink
     q_tm1.requires_grad_()
     assert torch.autograd.gradcheck(lambda q: LOSSES[name](td_error(q, a_tm1, target)), (q_tm1,))
@@ -89,11 +82,8 @@ def test_only_the_taken_action_gets_a_gradient_and_the_target_none():
     q_tm1, a_tm1, r_t, discount_t, q_target_t = random_batch(batch=8)
     q_tm1.requires_grad_()
     q_target_t.requires_grad_()
-    q_online_t = torch.ones_like(q_target_t).requires_grad_()
-    target = double_q_learning_target(r_t, discount_t, q_online_t, q_target_t)
-    target = target + q_learning_target(r_t, discount_t, q_target_t)
+    target = q_learning_target(r_t, discount_t, q_target_t, q_target_t.argmax(dim=1))
     squared(td_error(q_tm1, a_tm1, target)).sum().backward()
     assert q_target_t.grad is None
-    assert q_online_t.grad is None
     assert (q_tm1.grad != 0).sum(dim=1).tolist() == [1] * 8
     assert (q_tm1.grad != 0).long().argmax(dim=1).tolist() == a_tm1.tolist()

@@ -56,7 +56,7 @@ def test_parts_may_use_different_numbers_of_threads(loop):
 
 def test_the_network_is_the_one_that_hpcrl_trains():
     size = sum(p.numel() for p in _dqn_bound.nature_network(6).parameters())
-    assert size == count_parameters("nature", (), (4, 84, 84), 6)
+    assert size == count_parameters("nature", (), (4, 84, 84), 6, np.uint8)
 
 
 def test_it_answers_requests_and_uses_nothing_else_of_hpcrl():

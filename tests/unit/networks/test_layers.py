@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ def test_channels_last_is_only_another_layout(shape):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_gradient_of_a_wide_layer_is_written_into_the_flat_vector(dtype, dueling):
     torch.manual_seed(0)
-    network = make_network("nature", (), (4, 84, 84), 3, dueling=dueling)
+    network = make_network("nature", (), (4, 84, 84), 3, np.uint8, dueling=dueling)
     plain = copy.deepcopy(network)  # never switched on: autograd's own gradients
     flat = FlatParameters(network)
     flat.gradients.fill_(7.0)  # what an earlier batch left behind

@@ -32,6 +32,15 @@ def two_outputs(input_shape, num_actions):
     return network
 
 
+class OwnDistribution(Own):
+    def __init__(self, input_shape, num_actions, atoms):
+        super().__init__(input_shape, num_actions * atoms)
+        self.unflatten = nn.Unflatten(1, (num_actions, atoms))
+
+    def forward(self, observation):
+        return self.unflatten(super().forward(observation))
+
+
 def no_module(input_shape, num_actions):
     return lambda observation: torch.zeros(2, num_actions)
 
@@ -77,6 +86,17 @@ def test_an_own_network_is_made_from_shape_and_actions():
 def test_a_broken_contract_is_a_config_error(name, why):
     with pytest.raises(ConfigError, match=why):
         make_network(f"{__name__}:{name}", (), (2, 3), 4)
+
+
+def test_an_own_network_of_distributions_is_told_their_atoms():
+    network = make_network(f"{__name__}:OwnDistribution", (), (2, 3), 4, atoms=5)
+    assert network(torch.zeros(7, 2, 3)).shape == (7, 4, 5)
+    with pytest.raises(
+        ConfigError, match=r"cannot be made with \(input_shape, num_actions, atoms\) = \(\[2, 3\], 4, 5\)"
+    ):
+        make_network(f"{__name__}:Own", (), (2, 3), 4, atoms=5)
+    with pytest.raises(ConfigError, match="OwnDistribution.* cannot be made .* missing 1 required positional argument"):
+        make_network(f"{__name__}:OwnDistribution", (), (2, 3), 4)
 
 
 def test_an_unknown_module_is_a_config_error():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpcrl.networks import FlatParameters, Replica, autocast, count_parameters, mlp, nature_dqn
+from hpcrl.networks import FlatParameters, Replica, autocast, convolutional, count_parameters, mlp
 
 # flat views --------------------------------------------------------------------------------------------------------
 
@@ -149,8 +149,10 @@ def test_a_restored_replica_holds_what_was_pulled(dtype):
 
 def test_the_frozen_network_is_used_under_autocast():
     torch.manual_seed(0)
-    master = nature_dqn((4, 36, 36), 3)
-    replica = Replica(master, Vector(count_parameters("nature", (), (4, 36, 36), 3)), 2, frozen_dtype=torch.bfloat16)
+    master = convolutional("nature", (4, 36, 36), 3)
+    replica = Replica(
+        master, Vector(count_parameters("nature", (), (4, 36, 36), 3, np.uint8)), 2, frozen_dtype=torch.bfloat16
+    )
     frames = torch.randint(0, 256, (2, 4, 36, 36), dtype=torch.uint8)
     with torch.no_grad(), autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(replica.network(frames), master(frames), rtol=0.02, atol=0.02)
