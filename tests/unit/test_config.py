@@ -86,6 +86,8 @@ def test_no_cross_fault_about_a_key_that_is_itself_faulty():
         ("network", {"kind": "resnet"}, "network.kind"),
         ("network", {"kind": "own:Net", "dueling": True}, "network.dueling"),
         ("network", {"hidden": [64, 0]}, "network.hidden.1"),
+        ("network", {"atoms": 1}, "network.atoms"),
+        ("network", {"support": [1.0, 1.0]}, "network.support"),
         ("server", {"slots": 2}, "server.slots"),
         ("learning", {"learning_rate": float("nan")}, "learning.learning_rate"),
     ],
@@ -128,6 +130,13 @@ def test_arguments_are_those_of_the_environment_makers():
     arguments = Config().env.arguments(threads=3)
     assert arguments["threads"] == 3
     assert not {"protocol", "simulators"} & set(arguments)
+
+
+def test_a_distribution_decides_its_atoms_and_has_its_own_loss():
+    assert [from_dict({"network": {"distribution": d}}).network.atoms for d in ("categorical", "quantile")] == [51, 200]
+    assert from_dict({"network": {"distribution": "quantile", "atoms": 20}}).network.atoms == 20
+    (line,) = faults_of({"network": {"distribution": "categorical"}, "learning": {"loss": "mse"}})
+    assert line.startswith("learning.loss: expected it unset with network.distribution 'categorical'")
 
 
 def test_optimizer_decides_rate_and_epsilon_unless_set():
