@@ -17,35 +17,7 @@ from hpcrl.storage import schema
 from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.runlog import read_runlog
 
-CONFIG = """
-[run]
-name = "golden"
-evaluation_episodes = 4
-evaluation_period_updates = 20
-[topology]
-layout = "serial"
-evaluators = 1
-[env]
-id = "catch"
-simulators = 2
-[network]
-kind = "mlp"
-hidden = [8]
-[replay]
-capacity_steps = 300
-learning_starts_steps = 64
-sampling = "prioritized"
-[learning]
-optimizer = "adam"
-target_period_updates = 25
-[learner]
-outlier_deviations = 5.0
-[checkpoint]
-keep_last = 1
-[log]
-display = "plain"
-period_seconds = 1.0
-"""
+CONFIG = Path(__file__).with_name("everything.toml")
 
 
 def main() -> None:
@@ -53,7 +25,7 @@ def main() -> None:
     directory = Path(__file__).parent / importlib.metadata.version("hpcrl")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    (directory / "golden.toml").write_text(CONFIG)
+    shutil.copy(CONFIG, directory / "golden.toml")
     program = "import sys; sys.argv[0] = 'hpcrl'; from hpcrl.cli import main; main()"  # no path of this machine
     command = [sys.executable, "-c", program, "train", "golden.toml", "--run-dir", "run"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

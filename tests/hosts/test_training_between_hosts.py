@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from saved import parameters, stored
 
 from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED
 from hpcrl.storage.checkpoint import latest
@@ -42,6 +43,31 @@ def test_a_job_on_two_hosts_reaches_its_updates_over_a_slow_cable(placement, lay
     checkpoint, skipped = latest(tmp_path)
     assert checkpoint.global_update == 60
     assert not skipped
+
+
+@pytest.mark.long
+def test_a_run_goes_on_over_another_number_of_hosts(hosts, tmp_path):
+    """No update is made by the second and third job: they save what they restored."""
+    before = None
+    for placement, servers, bundles, updates, change in (
+        ({"h1": 3}, 1, 2, 100, ""),
+        ({"h1": 2, "h2": 3}, 2, 3, 100, "ranks 3 -> 5, nodes 1 -> 2, servers 1 -> 2, learners 2 -> 3, actors 2 -> 3"),
+        ({"h1": 3}, 1, 2, 100, "ranks 5 -> 3, nodes 2 -> 1, servers 2 -> 1, learners 3 -> 2, actors 3 -> 2"),
+        ({"h1": 2, "h2": 2}, 2, 2, 150, "ranks 3 -> 4, nodes 1 -> 2, servers 1 -> 2"),
+    ):
+        shape = [f"topology.servers={servers}", f"replay.capacity_steps={6000 // bundles}"]
+        done = train(
+            hosts, placement, tmp_path, 'replay.sampling="prioritized"', *shape, f"run.total_updates={updates}"
+        )
+        assert done.returncode == EXIT_FINISHED, done.stderr
+        assert change in done.stderr
+        checkpoint, skipped = latest(tmp_path)
+        assert (checkpoint.global_update, skipped) == (updates, [])
+        now = parameters(checkpoint), stored(checkpoint)
+        assert sum(now[1].values()) > 300
+        if before:
+            assert (now == before) == (updates == 100)
+        before = now
 
 
 @pytest.fixture(scope="session")

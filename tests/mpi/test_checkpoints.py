@@ -4,49 +4,19 @@ import contextlib
 import shutil
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from launching import run_ranks, train, training_job
+from saved import parameters, stored
 
 from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED
-from hpcrl.replay.division import transitions
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import fault
-from hpcrl.storage.replay import ReplayFile
 
 pytestmark = pytest.mark.one_mpi
 
 CONFIG = Path(__file__).with_name("small.toml")
-
-
-def parameters(checkpoint):
-    """All vectors of all servers, laid end to end."""
-    owners = sorted(owner for owner in checkpoint.owners if owner.startswith("parameter_server"))
-    states = [checkpoints.read_state(checkpoints.state_path(checkpoint.path, o), "parameter_server")[0] for o in owners]
-    names = [name for name in states[0] if name in ("params", "target") or name.startswith("optimizer/exp")]
-    assert len(names) == 4
-    return {name: np.concatenate([state[name] for state in states]).tobytes() for name in names}
-
-
-def stored(checkpoint):
-    """Counter of the transitions of all memories, as text."""
-    found = Counter()
-    for owner in checkpoint.owners:
-        if not owner.startswith("replay"):
-            continue
-        with ReplayFile(checkpoints.state_path(checkpoint.path, owner)) as file:
-            for lane in range(file.shape.num_lanes):
-                records = file.outcomes(lane)
-                frames = np.concatenate(
-                    [np.zeros((0, 50), np.uint8), *(f.reshape(-1, 50) for _, f in file.frames(lane))]
-                )
-                for t in transitions(records, stack=file.shape.stack, n_step=file.shape.n_step):
-                    outcome = [records[name][t].item() for name in ("action", "reward", "terminated", "truncated")]
-                    found[frames[t : t + 2].tobytes(), *outcome] += 1
-    return found
 
 
 SHORT = [(3, 2, "bundled", "local"), (1, 3, "bundled", "local"), (2, 2, "split", "global")]

@@ -15,33 +15,7 @@ from hpcrl.storage.states import REPLAY, STATES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "hdf5.md").read_text().splitlines()
-CONFIG = """
-[run]
-name = "all"
-total_updates = 60
-evaluation_episodes = 4
-evaluation_period_updates = 20
-[topology]
-layout = "serial"
-evaluators = 1
-[env]
-id = "catch"
-simulators = 2
-[network]
-kind = "mlp"
-hidden = [8]
-[replay]
-capacity_steps = 300
-learning_starts_steps = 64
-sampling = "prioritized"
-[learning]
-optimizer = "adam"
-target_period_updates = 50
-[learner]
-outlier_deviations = 5.0
-[log]
-display = "plain"
-"""
+CONFIG = ROOT / "tests" / "golden" / "everything.toml"
 
 
 def tables():
@@ -78,8 +52,8 @@ def test_arrays_of_a_checkpoint_are_those_of_the_page(name):
 def run_dir(tmp_path_factory):
     """A short run of everything in one process."""
     directory = tmp_path_factory.mktemp("run")
-    (directory / "all.toml").write_text(CONFIG)
-    command = [sys.executable, "-m", "hpcrl", "train", directory / "all.toml", "--run-dir", directory / "run"]
+    command = [sys.executable, "-m", "hpcrl", "train", CONFIG, "--run-dir", directory / "run"]
+    command += ["--set", "run.total_updates=60"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return directory / "run"
