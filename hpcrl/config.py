@@ -93,21 +93,30 @@ class EnvConfig(Section):
     """``[env]``: the environment and its protocol; keys left unset follow the protocol."""
 
     id: str = Field("ALE/Pong-v5", min_length=1, description='"ALE/…", "catch", gymnasium id or "module:attribute"')
-    protocol: Literal["nature", "dopamine", "machado", "custom"] = Field(
-        "custom", description="Atari: fixes stickiness, no-ops, actions, lost lives and FIRE; custom fixes none"
+    protocol: Literal["nature", "dopamine", "machado", "saber", "custom"] = Field(
+        "custom", description="Atari: fixes stickiness, no-ops, actions, lost lives, FIRE and ends; custom fixes none"
     )
     simulators: Int = Field(4, ge=1, description="simulators per actor")
     sticky_probability: Float = Field(0.0, ge=0, le=1, description="Atari: probability of repeating the last action")
     noop_max: Int = Field(0, ge=0, description="Atari: most no-op actions at the start of an episode")
     full_action_space: Bool = Field(False, description="Atari: all 18 actions rather than the game's own")
     life_loss: Literal["ignore", "terminate"] = Field(
-        "ignore", description="Atari: is a lost life terminal in training"
+        "ignore", description="Atari: is a lost life terminal in training (the game goes on)"
     )
     fire_reset: Bool = Field(False, description="Atari: press FIRE at the start of an episode")
     frame_skip: Int = Field(4, ge=1, description="emulator frames per step; 1 where it is not Atari")
     stack: Int = Field(4, ge=1, description="frames per observation; unset: 4 for Atari, else 1")
     max_episode_frames: Int = Field(
         108_000, ge=0, description="emulator frames after which an Atari episode is truncated; 0 = the environment's"
+    )
+    stuck_frames: Int = Field(
+        0, ge=0, description="Atari: emulator frames without a reward after which an episode is truncated; 0 = never"
+    )
+    screen: Literal["84x84", "104x80"] = Field(
+        "84x84", description="Atari: area-averaged as in Nature DQN, or cropped and halved as in Accelerated Methods"
+    )
+    random_start_steps: Int = Field(
+        0, ge=0, description="Atari: an actor's simulators begin after up to so many random steps, out of phase"
     )
     autoreset: Literal["next_step", "same_step"] = Field(
         "next_step", description="gymnasium: does a finished simulator reset in a step of its own or in the same one"

@@ -15,6 +15,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "full_action_space": False,
         "life_loss": "terminate",
         "fire_reset": False,
+        "stuck_frames": 0,
     },
     "dopamine": {
         "sticky_probability": 0.25,
@@ -22,6 +23,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "full_action_space": False,
         "life_loss": "ignore",
         "fire_reset": False,
+        "stuck_frames": 0,
     },
     "machado": {
         "sticky_probability": 0.25,
@@ -29,10 +31,22 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "full_action_space": True,
         "life_loss": "ignore",
         "fire_reset": False,
+        "stuck_frames": 0,
+    },
+    "saber": {
+        "sticky_probability": 0.25,
+        "noop_max": 0,
+        "full_action_space": True,
+        "life_loss": "ignore",
+        "fire_reset": False,
+        "stuck_frames": 18_000,
+        "max_episode_frames": 21_600_000,
     },
     "custom": {},
 }
-"""What each training protocol fixes; FIRE is never pressed for the agent in the three published ones."""
+"""What each training protocol fixes: of Mnih et al. 2015, Dopamine, Machado et al. 2018, and SABER (Toromanoff et al.
+2019), whose episodes have no limit but 5 minutes without a reward (100 hours stand for none). None presses FIRE for the
+agent."""
 
 PLAIN_ONLY = {
     "protocol": "custom",
@@ -44,6 +58,9 @@ PLAIN_ONLY = {
     "frame_skip": 1,
     "max_episode_frames": 0,
     "exact": False,
+    "stuck_frames": 0,
+    "screen": "84x84",
+    "random_start_steps": 0,
 }
 """The only value of each Atari key that is true of an environment which is not Atari."""
 
@@ -139,6 +156,11 @@ def _env_faults(env: "EnvConfig") -> Iterator[Fault]:
                 (f"env.{key}", "env.id", "env.protocol"),
                 f"expected {value!r}, because {reason}, got {getattr(env, key)!r}",
             )
+    if env.is_atari and 0 < env.stuck_frames < env.frame_skip:
+        yield (
+            ("env.stuck_frames", "env.frame_skip"),
+            f"expected 0 or at least env.frame_skip = {env.frame_skip}, got {env.stuck_frames}",
+        )
     if env.is_atari and env.max_episode_frames < env.frame_skip:
         yield (
             ("env.max_episode_frames", "env.frame_skip"),

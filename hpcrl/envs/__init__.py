@@ -45,6 +45,7 @@ def env_spec(
     stack: int,
     full_action_space: bool = False,
     frame_skip: int = 4,
+    screen: str = "84x84",
     kwargs: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> EnvSpec:
@@ -61,7 +62,8 @@ def env_spec(
     if id.startswith("ALE/"):
         from hpcrl.envs import atari
 
-        return atari.spec(id, full_action_space=full_action_space, frame_skip=frame_skip, stack=stack, kwargs=kwargs)
+        actions = {"full_action_space": full_action_space, "frame_skip": frame_skip}
+        return atari.spec(id, stack=stack, screen=screen, kwargs=kwargs, **actions)
     from hpcrl.envs import gym
 
     return gym.spec(id, stack=stack, kwargs=kwargs)
@@ -83,6 +85,9 @@ def make_env(
     autoreset: str = "next_step",
     threads: int = 1,
     exact: bool = False,
+    screen: str = "84x84",
+    stuck_frames: int = 0,
+    random_start_steps: int = 0,
     kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
     """Make ``E = num_envs`` simulators.
@@ -118,6 +123,13 @@ def make_env(
         Atari: threads that step the simulators.
     exact
         Atari: on single emulators whose state can be saved, all in one thread.
+    screen
+        Atari: ``"84x84"`` or ``"104x80"``, see `hpcrl.envs.atari.Atari`.
+    stuck_frames
+        Atari: an episode is truncated after so many emulator frames without a reward (SABER, Toromanoff et al. 2019);
+        0: never.
+    random_start_steps
+        Atari: each simulator begins after 0 to so many random actions.
     kwargs
         Handed to the environment.
 
@@ -151,6 +163,9 @@ def make_env(
             max_episode_frames=max_episode_frames,
             autoreset=autoreset,
             threads=threads,
+            screen=screen,
+            stuck_frames=stuck_frames,
+            random_start_steps=random_start_steps,
             kwargs=kwargs,
         )
     from hpcrl.envs.gym import Gym

@@ -69,16 +69,21 @@ class ExactVector:
         """the newest screen, pooled with the one before it, and that one"""
         self._stacks = np.zeros((num_envs, stack_num, img_height, img_width), np.uint8)
 
-    def reset(self, *, seed: np.ndarray | None) -> tuple[np.ndarray, dict]:
-        """Start a new game everywhere, with the random numbers of ``seed`` (int32 ``[E]``) or those that come next.
+    def reset(
+        self, *, seed: np.ndarray | None = None, options: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        """Start a new game everywhere, or where the ``reset_mask`` of the options (bool ``[E]``) says so.
+
+        The random numbers are those of ``seed`` (int32 ``[E]``) or those that come next.
 
         Observations uint8 ``[E, stack, H, W]``, and the lives.
         """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        for e in range(len(self._ales)):
+        mask = options["reset_mask"] if options else np.ones(len(self._ales), bool)
+        for e in np.flatnonzero(mask):
             self._reset_one(e)
-        self._over[:] = False
+        self._over[mask] = False
         return self._stacks.copy(), self._info()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
@@ -194,12 +199,16 @@ class AreaResize:
 
     def __init__(self, source: tuple[int, int], target: tuple[int, int]):
         self._same = source == target
+        self._halves = source == (2 * target[0], 2 * target[1])
         self._rows, self._columns = (_taps(s, t) for s, t in zip(source, target, strict=True))
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """uint8 ``[h, w]`` to ``[H, W]``."""
         if self._same:
             return image
+        if self._halves:  # OpenCV has a way of its own for it, which rounds halves up
+            total = image[::2].astype(np.uint16) + image[1::2]
+            return ((total[:, ::2] + total[:, 1::2] + 2) >> 2).astype(np.uint8)
         wide = _weighted_sum(image.astype(np.float32).T, *self._columns).T
         return np.rint(_weighted_sum(wide, *self._rows)).astype(np.uint8)
 

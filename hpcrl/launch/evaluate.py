@@ -47,7 +47,7 @@ def newest_checkpoint(run_dir: Path) -> tuple[Config, Checkpoint]:
 
 def evaluate(config: Config, checkpoint: Checkpoint, *, episodes: int, epsilon: float, seed: int) -> np.ndarray:
     """Raw returns, float64 ``[episodes]``, of whole episodes; life losses never end one."""
-    arguments = {**config.env.arguments(), "life_loss": "ignore"}
+    arguments = {**config.env.arguments(), "life_loss": "ignore", "random_start_steps": 0}
     size = num_parameters(config)
     params = load_shard(checkpoint, 0, size, size)["params"]
     replica = FixedReplica(make_network(*network_arguments(config)), params)

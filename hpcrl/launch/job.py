@@ -200,12 +200,15 @@ class Job:
         return EpsilonGreedy(replica, self.rule.q, self.spec.num_actions, rng, self.dtype)
 
     def env(self, role: str, index: int):
-        """Simulators of a role."""
+        """Simulators of a role; only those that train begin out of phase."""
         config = self.config
+        arguments = config.env.arguments(threads=self.rank_plan.threads)
+        if role != "actor":
+            arguments["random_start_steps"] = 0
         return make_env(
             config.env.simulators,
             seed_sequence(config.run.seed, f"{role} env", index, self.start),
-            **config.env.arguments(threads=self.rank_plan.threads),
+            **arguments,
         )
 
     def rng(self, role: str, index: int) -> np.random.Generator:

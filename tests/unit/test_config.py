@@ -82,6 +82,9 @@ def test_no_cross_fault_about_a_key_that_is_itself_faulty():
         ("env", {"id": "CartPole-v1", "frame_skip": 4}, "env.frame_skip"),
         ("env", {"id": "catch", "protocol": "nature"}, "env.protocol"),
         ("env", {"autoreset": "same_step"}, "env.autoreset"),
+        ("env", {"stuck_frames": 3}, "env.stuck_frames"),
+        ("env", {"protocol": "dopamine", "stuck_frames": 400}, "env.stuck_frames"),
+        ("env", {"id": "catch", "screen": "104x80"}, "env.screen"),
         ("env", {"max_episode_frames": 0}, "env.max_episode_frames"),
         ("network", {"kind": "resnet"}, "network.kind"),
         ("network", {"kind": "own:Net", "dueling": True}, "network.dueling"),
@@ -103,6 +106,7 @@ def test_fault_names_the_key(section, values, blamed):
         ("nature", 0.0, 30, False, "terminate"),
         ("dopamine", 0.25, 0, False, "ignore"),
         ("machado", 0.25, 0, True, "ignore"),
+        ("saber", 0.25, 0, True, "ignore"),
     ],
 )
 def test_protocol_fills_what_is_unset(protocol, sticky, noops, full, life_loss):
@@ -114,6 +118,7 @@ def test_protocol_fills_what_is_unset(protocol, sticky, noops, full, life_loss):
         life_loss,
     )
     assert not env.fire_reset
+    assert (env.stuck_frames, env.max_episode_frames) == ((18_000, 21_600_000) if protocol == "saber" else (0, 108_000))
 
 
 def test_key_equal_to_its_protocol_is_no_conflict():

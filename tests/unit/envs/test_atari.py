@@ -10,7 +10,7 @@ from acting import drive
 from hpcrl.envs import env_spec, make_env
 from hpcrl.errors import ConfigError
 
-pytest.importorskip("ale_py")
+ale_py = pytest.importorskip("ale_py")
 
 
 def make(game="Breakout", num_envs=2, seed=1, **keys):
@@ -45,6 +45,98 @@ def test_spec(game, full, num_actions):
     spec = env_spec(id=f"ALE/{game}-v5", stack=4, full_action_space=full)
     assert spec == ((84, 84), np.dtype(np.uint8), 4, num_actions, 4)
     assert spec == make(game, 1, full_action_space=full).spec
+
+
+def direct_frames(game, actions):
+    """Frames of 104x80 computed from the emulator's own screens: grey, maximum of the last two, two rows cropped below,
+    means of two by two pixels, halves rounded up."""
+    ale = ale_py.ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.setInt("random_seed", 0)
+    ale.loadROM(ale_py.roms.get_rom_path(game))
+    ale.reset_game()
+    moves = ale.getMinimalActionSet()
+    for action in actions:
+        screens = []
+        for _ in range(4):
+            ale.act(moves[action])
+            screens.append(ale.getScreenGrayscale())
+        pooled = np.maximum(screens[-2], screens[-1])[:-2].astype(int)
+        blocks = pooled.reshape(104, 2, 80, 2).sum(axis=(1, 3))
+        yield (blocks + 2) // 4
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("game", ["Pong", "Freeway", "Boxing", "MsPacman"])
+def test_halved_screens_equal_a_direct_computation(game, exact):
+    """Accelerated Methods, section A.1; on recorded screens of 80 steps."""
+    env = make(game, 1, screen="104x80", exact=exact)
+    assert env.spec == env_spec(id=f"ALE/{game}-v5", stack=4, screen="104x80")
+    assert env.reset().shape == (1, 104, 80)
+    actions = np.random.default_rng(1).integers(env.spec.num_actions, size=80)
+    rom = {"MsPacman": "ms_pacman"}.get(game, game.lower())
+    for action, expected in zip(actions, direct_frames(rom, actions), strict=True):
+        step = env.step(np.array([action]))
+        np.testing.assert_array_equal(step.frame[0], expected)
+        np.testing.assert_array_equal(env.observation[0, -1], expected)
+
+
+def test_screens_that_cannot_be_halved_to_104x80_are_refused():
+    with pytest.raises(ConfigError, match=r'env.screen: expected "84x84" for ALE/JourneyEscape-v5, .* 230x160'):
+        env_spec(id="ALE/JourneyEscape-v5", stack=4, screen="104x80")
+    with pytest.raises(ConfigError, match="env.kwargs: expected none of img_height and img_width"):
+        env_spec(id="ALE/Pong-v5", stack=4, screen="104x80", kwargs={"img_height": 50})
+
+
+def test_an_episode_without_reward_is_truncated_when_it_is_stuck():
+    """A chicken that never moves: 40 frames are 10 steps, then a reset in a step of its own; the game goes on."""
+    env = make("Freeway", stuck_frames=40)
+    infos = spy(env)
+    env.reset()
+    ends, resets = [], []
+    for t in range(34):
+        step = env.step(np.zeros(2, np.int64))
+        assert not step.terminated.any()
+        np.testing.assert_array_equal(step.truncated, step.episode_over)
+        ends += [t] if step.truncated.all() else []
+        resets += [t] if step.reset.all() else []
+        assert step.truncated.all() == step.truncated.any()
+        if step.reset.all():
+            assert not env.observation[:, :3].any()
+    assert ends == [9, 20, 31]
+    assert resets == [10, 21, 32]
+    assert (infos[-1]["episode_frame_number"] <= 8).all()
+
+
+def test_a_reward_ends_the_wait_for_one():
+    env = make("Pong", 1, stuck_frames=400)
+    waited = np.zeros(1, int)
+    for step, _ in play(env, 260):
+        waited = np.where((step.reward == 0) & ~step.reset, waited + 1, 0)
+        assert step.truncated[0] == (waited[0] >= 100)
+        assert waited[0] <= 100
+
+
+def test_random_starts_are_out_of_phase_and_repeat_with_the_seed():
+    """Episodes are cut after 30 steps; simulators that have begun up to 20 of them earlier are cut so much sooner."""
+
+    def first_ends(seed):
+        env, ends = make("Pong", 6, seed, random_start_steps=20, max_episode_frames=120), np.zeros(6, int)
+        for t, (step, _) in enumerate(play(env, 30)):
+            ends[step.truncated & (ends == 0)] = t + 1
+        return ends
+
+    ends = first_ends(3)
+    assert ((ends >= 10) & (ends <= 30)).all()
+    assert len(set(ends)) >= 3  # of 6 draws from 21
+    np.testing.assert_array_equal(ends, first_ends(3))
+
+
+def test_a_second_reset_has_no_random_starts():
+    env = make("Freeway", 2, random_start_steps=20, max_episode_frames=120)
+    env.reset()
+    steps = [step.truncated.any() for step, _ in play(env, 29)]
+    assert not any(steps)
 
 
 def test_a_step_is_four_emulator_frames():

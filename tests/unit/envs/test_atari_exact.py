@@ -27,6 +27,10 @@ def fields(step, env):
         ("MsPacman", {"full_action_space": True, "max_episode_frames": 202}),  # truncated within a step
         ("Pong", {"frame_skip": 3, "max_episode_frames": 300}),
         ("Seaquest", {"frame_skip": 1, "stack": 1}),
+        ("Freeway", {"screen": "104x80"}),
+        ("Boxing", {"screen": "104x80"}),
+        ("Freeway", {"stuck_frames": 50}),
+        ("Pong", {"random_start_steps": 12}),
         ("Pong", {"kwargs": {"img_height": 50, "img_width": 100}}),
         ("Pong", {"kwargs": {"img_height": 210, "img_width": 160}, "max_episode_frames": 60}),
     ],
