@@ -30,6 +30,7 @@ LET_RANK_0_SPEAK_SECONDS = 5.0
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")]
 
 
@@ -167,20 +168,25 @@ def retrace(run: RunPath) -> None:
 
 @app.command()
 def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    runs: RunPaths,
     output: Annotated[Path, typer.Option(help="File to write: .png or .svg.")] = Path("curves.png"),
-    stretch_frames: Annotated[
-        int, typer.Option(min=1, help="Emulator frames that one point is a mean over.")
-    ] = 250_000,
+    along: Annotated[str, typer.Option(help="frames, hours or updates.")] = "frames",
+    quantity: Annotated[str, typer.Option(help="return, or a column of the table progress.")] = "return",
+    stretch: Annotated[
+        float | None, typer.Option(help="Frames, seconds or updates that a point is a mean over; default: 100 points.")
+    ] = None,
+    seeds: Annotated[bool, typer.Option(help="Runs that differ in their seed alone become one curve.")] = True,
 ) -> None:
     """Draw the learning curves of runs, beside published ones where game and protocol are the same."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("hpcrl plot needs matplotlib: pip install matplotlib (hpcrl's extra `analysis`)") from error
-    from hpcrl.analysis.curves import plot as draw
+    _need("matplotlib", "hpcrl plot", "analysis")
+    from hpcrl.analysis import curves, load
 
-    for line in draw(runs, output, stretch_frames):
+    if stretch is not None and stretch <= 0:
+        raise ConfigError(f"expected --stretch to be more than 0, got {stretch:g}")
+    if output.suffix not in (".png", ".svg"):
+        raise ConfigError(f"expected --output FILE.png or FILE.svg, got {output}")
+    loaded = [load(run) for run in runs]
+    for line in curves.plot(loaded, output, stretch=stretch, along=along, quantity=quantity, seeds=seeds):
         typer.echo(line)
     typer.echo(f"wrote {output}")
 
@@ -216,6 +222,11 @@ def main() -> None:
             time.sleep(LET_RANK_0_SPEAK_SECONDS)
         print(f"hpcrl: error: {message}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _need(package: str, command: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(f"{command} needs {package}: pip install {package} (hpcrl's extra `{extra}`)")
 
 
 def _print_keys() -> None:

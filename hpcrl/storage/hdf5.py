@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 _LIBVER = ("v110", "v110")
 """The oldest format with SWMR. It is fixed so that files do not depend on the HDF5 that h5py was built with."""
 
+_SUPERBLOCK_BYTES = 36
+"""With what precedes its checksum."""
+
 _SHUFFLE_FILTER, _FLETCHER_FILTER = 2, 3
 _FILTERS = {GZIP_FILTER, _SHUFFLE_FILTER, _FLETCHER_FILTER, ZSTD_FILTER}
 """Filters that reading may run."""
@@ -215,8 +218,28 @@ def _refused(item: h5py.HLObject, expected: str, found: str) -> StorageError:
 def release_space(path: Path) -> None:
     """Cut off what `reserve_space` reserved of a closed file and HDF5 did not use."""
     with open(path, "r+b") as stream:
-        superblock = stream.read(36)  # of version 2 or 3, which `_LIBVER` makes: the last 8 bytes are the file's end
-        stream.truncate(int.from_bytes(superblock[28:], "little"))
+        stream.truncate(_stored_end(stream.read(_SUPERBLOCK_BYTES)))
+
+
+def check_whole(path: Path) -> None:
+    """Check that a file has the length that its superblock gives; HDF5 itself would retry for ever (SWMR mode).
+
+    A file that is being written is never shorter, since its space is reserved before.
+
+    Raises
+    ------
+    OSError
+        It is shorter, say after a crash of the machine.
+    """
+    with open(path, "rb") as stream:
+        stored, found = _stored_end(stream.read(_SUPERBLOCK_BYTES)), os.fstat(stream.fileno()).st_size
+    if found < stored:
+        raise OSError(f"truncated file: expected {stored:,} bytes, found {found:,}")
+
+
+def _stored_end(superblock: bytes) -> int:
+    """Of version 2 or 3, which `_LIBVER` makes: the last 8 bytes are the file's end."""
+    return int.from_bytes(superblock[28:], "little")
 
 
 def fsync(path: Path) -> None:

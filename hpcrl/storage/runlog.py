@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import schema
-from hpcrl.storage.hdf5 import open_file, release_space, reserve_space, storage_error
+from hpcrl.storage.hdf5 import check_whole, open_file, release_space, reserve_space, storage_error
 
 _log = logging.getLogger(__name__)
 
@@ -297,6 +297,7 @@ def _open_to_read(path: Path):
     deadline = time.monotonic() + _CREATION_SECONDS
     while True:
         try:
+            check_whole(path)
             return open_file(path, "r", swmr=True)
         except (OSError, RuntimeError):
             try:
