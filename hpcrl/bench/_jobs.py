@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.errors import ConfigError, HpcrlError
+from hpcrl.launch.mpi import has_infiniband
+from hpcrl.launch.stacks import Library, recommended
 
 MARK = "FIGURES "
 """Before the figures, in JSON, that a rank of a job prints for the process that started it."""
@@ -47,6 +49,7 @@ def environment() -> dict[str, str]:
         name: value for name, value in os.environ.items() if name.startswith(settings) or not name.startswith(prefixes)
     }
     return {
+        **recommended(Library("Open MPI", ()), has_infiniband=has_infiniband()),  # other MPIs do not know these names
         **kept,
         "CUDA_VISIBLE_DEVICES": "",
         # Open MPI's: three ranks on any number of cores, free to use them all, as MPICH does by itself.

@@ -156,6 +156,16 @@ KNOWN_FAULTS = (
     ),
     KnownFault(
         "Open MPI",
+        (5, 0),
+        (),
+        False,
+        "ranks that wait for a window's lock keep the core that its holder needs, where ranks share cores (osc/rdma)",
+        "unset OMPI_MCA_mpi_yield_when_idle",
+        "measured: see hpcrl.launch.stacks.recommended",
+        lambda setting: setting.environ.get("OMPI_MCA_mpi_yield_when_idle", "1").lower() in ("0", "false", "no", "off"),
+    ),
+    KnownFault(
+        "Open MPI",
         (0,),
         (),
         False,
@@ -225,12 +235,16 @@ def known_faults(library: Library, setting: Setting) -> list[KnownFault]:
 def recommended(library: Library, *, has_infiniband: bool) -> dict[str, str]:
     """Environment variables that help hpcrl with this library, to be set before MPI starts.
 
-    Only what measurement shows to help. With 8 ranks on 2 cores, Open MPI without its UCX component for windows, which
-    cannot work without RDMA hardware and says so in a line per rank and window, starts in half the time and trains
-    1.8 times as fast with windows by create. Not here, as they changed nothing or for the worse:
-    ``OMPI_MCA_mpi_yield_when_idle`` (Open MPI yields by itself where its launcher sees more ranks than cores),
+    Only what measurement shows to help. Open MPI without its UCX component for windows, which cannot work without RDMA
+    hardware and says so in a line per rank and window, starts in half the time with 8 ranks on 2 cores and trains 1.8
+    times as fast with windows by create. Its ranks yield their core while they wait: it does so by itself only where
+    its launcher sees more ranks than slots, and a waiting rank else keeps the core that the holder of a window's lock
+    (one for each rank; every atomic operation takes it) needs to give it back: 8 ranks on 2 cores, as 3 hosts that were
+    given their slots, opened a window and added to one counter 3,000 times in 11 s, and in 0.5 s if they yield. With a
+    core for each rank it makes no difference. Not here, as they changed nothing or for the worse:
     ``MPIR_CVAR_POLLS_BEFORE_YIELD`` and ``MPIR_CVAR_CH4_PROGRESS_THROTTLE``.
     """
-    if library.vendor == "Open MPI" and not has_infiniband:
-        return {"OMPI_MCA_osc": "^ucx"}
-    return {}
+    if library.vendor != "Open MPI":
+        return {}
+    without_ucx = {} if has_infiniband else {"OMPI_MCA_osc": "^ucx"}
+    return {**without_ucx, "OMPI_MCA_mpi_yield_when_idle": "true"}

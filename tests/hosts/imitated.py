@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from launching import environment, is_open_mpi, mpiexec
 
 HERE = Path(__file__).parent
 AGENT = HERE / "agent.sh"
+START_SECONDS = 30.0
+"""How long a launcher may take until all ranks are there, before Python's first line; it takes one or two."""
 
 
 class NoHosts(Exception):
@@ -87,12 +91,35 @@ class Hosts:
 
     def ranks(self, host: str) -> list[int]:
         """Ids of the ranks on a host, lowest first."""
-        python = sys.executable.encode()
-        return [pid for pid in self.processes(host) if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(python)]
+        python, found = sys.executable.encode(), []
+        for pid in self.processes(host):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(python):
+                    found.append(pid)
+        return found
 
     @contextlib.contextmanager
     def job(self, placement: Mapping[str, int], arguments: list, **extra: str) -> Iterator[subprocess.Popen]:
-        """``python arguments...`` on so many ranks of each host, started on the first. Killed on the way out."""
+        """``python arguments...`` on so many ranks of each host, started on the first. Killed on the way out.
+
+        Launchers now and then fail on a busy machine before any rank is there, or do not get on; then once more. What
+        ranks do is never tried again.
+        """
+        with tempfile.TemporaryDirectory(prefix="job-") as tmp:
+            # The numbers of processes come again in the next namespace, and with them names of a launcher's own files.
+            command, env = self._command(placement, arguments), self._environment(TMPDIR=tmp, **extra)
+            for last in (False, False, True):
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+                try:
+                    if last or self._has_started(process, sum(placement.values())):
+                        yield process
+                        return
+                finally:
+                    self._kill_all()
+                    said = process.communicate()
+                print(f"{mpiexec()} did not start the ranks, so once more; it said: {said}")
+
+    def _command(self, placement: Mapping[str, int], arguments: list) -> list[str]:
         total, places = sum(placement.values()), ",".join(f"{host}:{n}" for host, n in placement.items())
         enter = ["nsenter", "--target", self._outer[self.names[0]], "--net", "--uts", "--mount", "--ipc"]
         # The process namespace: every rank has a number there, and ends with it.
@@ -101,37 +128,43 @@ class Hosts:
             launch = ["--prtemca", "plm_ssh_agent", AGENT, "--map-by", "slot", "--bind-to", "none", "--host", places]
         else:
             launch = ["-launcher", "ssh", "-launcher-exec", AGENT, "-hosts", places]
-        command = [*enter, "--", mpiexec(), *launch, "-n", total, sys.executable, *arguments]
+        return list(map(str, [*enter, "--", mpiexec(), *launch, "-n", total, sys.executable, *arguments]))
+
+    def _environment(self, **extra: str) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         addresses = " ".join(f"{name}={pid}" for name, pid in self._inner.items())
-        process = subprocess.Popen(
-            list(map(str, command)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(PATH=path, HPCRL_TEST_HOSTS=addresses, **extra),
-        )
-        try:
-            yield process
-        finally:
-            for pid in [pid for host in self.names for pid in self.processes(host)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate()
+        return environment(PATH=path, HPCRL_TEST_HOSTS=addresses, PYTHONFAULTHANDLER="1", **extra)
+
+    def _has_started(self, launcher: subprocess.Popen, total: int) -> bool:
+        """Wait until all ranks are there; False where the launcher ended without any, or has taken too long."""
+        deadline, most = time.monotonic() + START_SECONDS, 0
+        while time.monotonic() < deadline:
+            ended = launcher.poll() is not None
+            most = max(most, sum(len(self.ranks(host)) for host in self.names))
+            if most == total or ended:
+                return most > 0
+            time.sleep(0.02)
+        return False
+
+    def _kill_all(self, number: int = signal.SIGKILL) -> None:
+        for pid in [pid for host in self.names for pid in self.processes(host)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def run_ranks(
         self, placement: Mapping[str, int], arguments: list, *, timeout: float = 120.0, **extra: str
     ) -> subprocess.CompletedProcess:
-        """Run a job to its end; output is captured as text.
-
-        On a busy machine Open MPI's launcher now and then gives up a host that is slow to answer, before any rank is
-        there: then once more.
-        """
-        for _ in range(3):
-            with self.job(placement, arguments, **extra) as process:
+        """Run a job to its end; output is captured as text. Where it does not end, each rank says where it stands."""
+        with self.job(placement, arguments, **extra) as process:
+            try:
                 out, err = process.communicate(timeout=timeout)
-            if "A daemon failed to report back" not in out + err:
-                break
+            except subprocess.TimeoutExpired:
+                for pid in [pid for host in self.names for pid in self.ranks(host)]:
+                    os.kill(pid, signal.SIGABRT)  # and Python prints its stack
+                time.sleep(5)
+                self._kill_all()
+                out, err = process.communicate()
+                raise AssertionError(f"the job did not end in {timeout} s\n{out}\n{err}") from None
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from launching import rank_program
 
 RANKS = Path(__file__).parents[1] / "mpi" / "ranks"
 FLAVOURS = ["allocate", "create"]
@@ -17,8 +18,9 @@ PLACEMENTS = {
 """number of ranks -> how many of them on each host"""
 
 
-def output(hosts, placement: dict[str, int], program: str, *arguments, timeout: float = 60.0) -> str:
-    done = hosts.run_ranks(placement, ["-m", "mpi4py", RANKS / program, *arguments], timeout=timeout)
+def output(hosts, placement: dict[str, int], program: str, *arguments) -> str:
+    command, settings = rank_program(RANKS / program, *arguments)
+    done = hosts.run_ranks(placement, command, timeout=180, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpcrl.errors import StorageError
+from hpcrl.launch.mpi import has_infiniband
+from hpcrl.launch.stacks import Library, recommended
 from hpcrl.storage.runlog import read_runlog
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +42,13 @@ def environment(**extra: str) -> dict[str, str]:
         name: value for name, value in os.environ.items() if name.startswith(settings) or not name.startswith(prefixes)
     }
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **extra}
+
+
+def rank_program(program: Path, *arguments: object) -> tuple[list, dict[str, str]]:
+    """Arguments of Python that run a program on each rank, an exception on one of which ends them all; and what hpcrl
+    sets for this MPI before it starts it."""
+    settings = recommended(Library("Open MPI", ()), has_infiniband=has_infiniband()) if is_open_mpi() else {}
+    return ["-m", "mpi4py", program, *arguments], {n: v for n, v in settings.items() if n not in os.environ}
 
 
 def run_ranks(ranks: int, arguments: list, *, timeout: float = 120.0, **extra: str) -> subprocess.CompletedProcess:

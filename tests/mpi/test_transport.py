@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import is_open_mpi, run_ranks
+from launching import is_open_mpi, rank_program, run_ranks
 
 RANKS = Path(__file__).with_name("ranks")
 FLAVOURS = pytest.mark.parametrize("flavour", ["allocate", "create"])
 
 
 def output(ranks: int, program: str, *arguments, **extra: str) -> str:
-    # -m mpi4py: an exception on one rank ends them all.
-    done = run_ranks(ranks, ["-m", "mpi4py", RANKS / program, *arguments], timeout=60, **extra)
+    command, settings = rank_program(RANKS / program, *arguments)
+    done = run_ranks(ranks, command, timeout=180, **settings, **extra)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

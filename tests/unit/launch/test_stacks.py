@@ -4,6 +4,7 @@ import pytest
 
 from hpcrl.launch.stacks import KNOWN_FAULTS, Library, Setting, identify, known_faults, recommended
 
+YIELDING = "measured: see hpcrl.launch.stacks.recommended"
 NONBLOCKING = "OMPI_MCA_osc_ucx_enable_nonblocking_accumulate"
 SAID = {
     "MPICH Version:      5.0.2\nMPICH Release date: Fri Sep 25\nMPICH Device:       ch4:ucx ofi": ("MPICH", (5, 0, 2)),
@@ -46,6 +47,7 @@ def test_the_stacks_that_hpcrl_is_tested_with_are_clean():
             True,
         ),
         ("Open MPI", (5, 0, 11), {"environ": {"OMPI_MCA_osc": "ucx"}}, "ompi#10559", False),
+        ("Open MPI", (5, 0, 11), {"environ": {"OMPI_MCA_mpi_yield_when_idle": "0"}}, YIELDING, False),
         ("Open MPI", (5, 0, 11), {"libfabric": (1, 11)}, "ompi#9123", False),
         ("MPICH", (4, 0, 2), {}, "mpich#6110", True),
         ("MPICH", (4, 2, 3), {}, "mpi4py's test suite", False),
@@ -71,6 +73,7 @@ def test_where_a_fault_does_not_matter_it_is_not_told():
 
 
 def test_recommended_settings():
-    assert recommended(Library("Open MPI", (5, 0, 11)), has_infiniband=False) == {"OMPI_MCA_osc": "^ucx"}
-    assert recommended(Library("Open MPI", (5, 0, 11)), has_infiniband=True) == {}
+    yielding = {"OMPI_MCA_mpi_yield_when_idle": "true"}
+    assert recommended(Library("Open MPI", (5, 0, 11)), has_infiniband=False) == {"OMPI_MCA_osc": "^ucx", **yielding}
+    assert recommended(Library("Open MPI", (5, 0, 11)), has_infiniband=True) == yielding
     assert recommended(Library("MPICH", (5, 0, 2)), has_infiniband=False) == {}
