@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from hpcrl.algorithms.optimizers import Optimizer
-from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.shard import Shard
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
 
@@ -29,23 +29,19 @@ def decode_verdict(answer: int) -> tuple[bool, int]:
     return bool(accepted), delay
 
 
-class ParameterServer:
+class ParameterServer(Shard):
     """Applies the learners' gradients to one shard and publishes the result.
 
     Parameters
     ----------
-    optimizer : Optimizer
-        Of the master copy of this shard, float32 ``[n]``.
-    learning_rate : callable
-        ``learning_rate(version)``: the rate at which the gradient that makes a version the next is applied.
+    optimizer, learning_rate, target_period
+        See :class:`~hpcrl.roles.shard.Shard`.
     params, targets : ShardedVector
         Where the shard and its target are published.
     gradients : Rings
         One ring from each learner; records are ``HEADER_WORDS`` int64 and then float32 ``[n]``.
     staleness_bound : int
         Gradients computed more than this many versions ago are dropped. [updates]
-    target_period : int
-        The target is the shard as it was at version ``k * target_period``. [updates]
     last_update : int
         No gradient is judged at this version: what waits is left in its ring, so that learners, and with them the
         actors that they pay for, go no further either. 0 for no end. [updates]
@@ -74,15 +70,10 @@ class ParameterServer:
         announce: Callable[[int], None],
         reporter: Reporter,
     ):
-        self.index = index
-        self.optimizer, self.learning_rate = optimizer, learning_rate
-        self.shard = optimizer.values.numpy()
-        self.params, self.targets = params, targets
-        self.gradients, self.staleness_bound, self.target_period = gradients, staleness_bound, target_period
+        super().__init__(optimizer=optimizer, learning_rate=learning_rate, target_period=target_period)
+        self.index, self.params, self.targets = index, params, targets
+        self.gradients, self.staleness_bound = gradients, staleness_bound
         self.last_update, self.at_end, self.announce, self.reporter = last_update, at_end, announce, reporter
-        self.version = 0
-        self.target, self.target_version = self.shard.copy(), 0
-        self.accepted = self.dropped = self.staleness_sum = 0
         self._published = self._target_published = -1
 
     def step(self) -> bool:
@@ -100,14 +91,8 @@ class ParameterServer:
                 self.dropped += 1
                 self.reporter.judged(self, learner=learner, version=version, sequence=sequence, accepted=False)
                 continue
-            self.optimizer.learning_rate = self.learning_rate(self.version)
-            self.optimizer.step(gradient)  # (3)
+            self.apply(gradient, staleness)  # (3), (6)
             self.reporter.judged(self, learner=learner, version=version, sequence=sequence, accepted=True)
-            self.version += 1
-            self.accepted += 1
-            self.staleness_sum += staleness
-            if self.version % self.target_period == 0:  # (6)
-                self.target, self.target_version = self.shard.copy(), self.version
         self.publish()  # (4)
         # Only now: a learner whose push is consumed must find its own update in the next pull.
         self.gradients.pop(verdicts, verdicts)
@@ -130,26 +115,7 @@ class ParameterServer:
         header, gradient = record[: 8 * HEADER_WORDS].view(np.int64), record[8 * HEADER_WORDS :].view(np.float32)
         return int(header[0]), int(header[1]), torch.from_numpy(gradient)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Everything that a checkpoint must hold of this shard; copies."""
-        return {
-            "params": self.shard.copy(),
-            "target": self.target.copy(),
-            "version": np.int64(self.version),
-            "target_version": np.int64(self.target_version),
-            "accepted": np.int64(self.accepted),
-            "dropped": np.int64(self.dropped),
-            "staleness_sum": np.int64(self.staleness_sum),
-            **{f"optimizer/{name}": value.copy() for name, value in self.optimizer.arrays().items()},
-        }
-
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Put back what :meth:`state` gave, flattened, and publish it; without moments in it, they begin anew."""
-        self.shard[:] = state["params"]
-        self.target = np.array(state["target"], np.float32)
-        self.version, self.target_version = int(state["version"]), int(state["target_version"])
-        self.accepted, self.dropped = int(state["accepted"]), int(state["dropped"])
-        self.staleness_sum = int(state["staleness_sum"])
-        if moments := part(state, "optimizer"):
-            self.optimizer.restore(moments)
+        super().restore(state)
         self.publish()

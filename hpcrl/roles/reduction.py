@@ -1,0 +1,95 @@
+"""The sum of a flat gradient over all learners: by MPI alone, or by NCCL or gloo inside a node and MPI between nodes.
+
+MPI moves host memory and NCCL device memory: of a gradient on a GPU only what MPI sums crosses the host, through a
+pinned mirror. Measured on CPUs inside one node (1.7 million float32, two ranks): MPI 9 ms, gloo 25 ms; so a job
+without GPUs uses MPI alone, and gloo is there because its code path is NCCL's.
+"""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from hpcrl.transport.collectives import Collectives
+
+LIMIT = timedelta(hours=1)
+"""torch's own limit, far beyond that of the watchdog, which can say more"""
+
+
+class MpiReduction:
+    """One MPI Allreduce over all learners.
+
+    Parameters
+    ----------
+    everyone : Collectives
+        Of all learners.
+    """
+
+    def __init__(self, everyone: Collectives):
+        self.everyone = everyone
+        self._mirror: torch.Tensor | None = None
+
+    def sum(self, vector: torch.Tensor) -> None:
+        """Replace a contiguous float32 ``[n]`` by its sum over all learners. Collective."""
+        self._on_host(vector, self.everyone)
+
+    def _on_host(self, vector: torch.Tensor, among: Collectives) -> None:
+        if vector.device.type == "cpu":
+            among.sum(vector.numpy())
+            return
+        if self._mirror is None:
+            self._mirror = torch.empty_like(vector, device="cpu", pin_memory=True)
+        self._mirror.copy_(vector)
+        among.sum(self._mirror.numpy())
+        vector.copy_(self._mirror)
+
+    def free(self) -> None:
+        """Nothing is held."""
+
+
+class NodeReduction(MpiReduction):
+    """Hierarchical: torch.distributed inside each node, MPI between the lowest learners of the nodes, and back.
+
+    Making it is collective over the node.
+
+    Parameters
+    ----------
+    leaders : Collectives or None
+        Of the lowest learner of each node; None on the others.
+    store : str
+        A file in the node's memory, the same for its learners and nobody else, in which torch lets them meet.
+    rank, size : int
+        Of this learner, and how many there are, on this node.
+    nodes : int
+        That have learners.
+    backend : {"gloo", "nccl"}
+    device : str
+        Of the vectors.
+    """
+
+    def __init__(
+        self, leaders: Collectives | None, *, store: str, rank: int, size: int, nodes: int, backend: str, device: str
+    ):
+        super().__init__(leaders)
+        self.nodes = nodes
+        dist.init_process_group(
+            backend,
+            store=dist.FileStore(store, size),
+            rank=rank,
+            world_size=size,
+            timeout=LIMIT,
+            device_id=torch.device(device) if backend == "nccl" else None,
+        )
+
+    def sum(self, vector: torch.Tensor) -> None:
+        """Replace a contiguous float32 ``[n]`` by its sum over all learners. Collective."""
+        dist.all_reduce(vector)
+        if self.nodes == 1:
+            return
+        if self.everyone is not None:
+            self._on_host(vector, self.everyone)
+        dist.broadcast(vector, src=0)
+
+    def free(self) -> None:
+        """Leave the group; collective over the node."""
+        dist.destroy_process_group()

@@ -1,0 +1,234 @@
+"""All parameters on every learner, kept identical by identical updates (Accelerated Methods, section 4.2).
+
+Each learner holds the master copy, the moments and the target of all parameters; gradients are averaged over the
+learners, and everybody applies the average. So there are no servers, and nothing but gradients crosses the wire.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from hpcrl.algorithms.gradients import clip_norm
+from hpcrl.algorithms.optimizers import Optimizer
+from hpcrl.errors import TransportError
+from hpcrl.networks import Replica
+from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.reduction import MpiReduction
+from hpcrl.roles.shard import Shard
+from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, target_is_old
+from hpcrl.transport.agreement import Agreement
+from hpcrl.transport.collectives import Collectives
+
+log = logging.getLogger(__name__)
+
+
+class OwnReplica(Replica):
+    """The network of a learner whose parameters are the master copy themselves: a pull moves nothing."""
+
+    def __init__(self, module: torch.nn.Module, device: str):
+        super().__init__(module, None, 1, device)
+        self.shard: Shard | None = None
+        """what updates the parameters; its clock is the replica's"""
+
+    def pull(self) -> bool:
+        """Look at the clock; whether there was an update since."""
+        new = bool(self.versions[0] != self.shard.version)
+        self.versions[0] = self.shard.version
+        return new
+
+
+class OwnVector:
+    """What other replicas of the same rank pull from: the parameters, or the target.
+
+    Parameters
+    ----------
+    newest : callable
+        ``newest()``: float32 ``[P]`` in host memory, and their version.
+    """
+
+    def __init__(self, newest: Callable[[], tuple[np.ndarray, int]]):
+        self.newest = newest
+
+    def pull(self, out: np.ndarray, versions: np.ndarray) -> bool:
+        """Copy into ``out``, float32 ``[P]``, if newer than ``versions``, int64 ``[1]``; whether it was."""
+        values, version = self.newest()
+        new = bool(versions[0] != version)
+        if new:
+            out[:], versions[0] = values, version
+        return new
+
+
+class ReplicatedParameters(Shard):
+    """The whole vector of parameters on one of the learners; as a role, on learner 0, it stands for them all.
+
+    Parameters
+    ----------
+    optimizer, learning_rate, target_period
+        See :class:`~hpcrl.roles.shard.Shard`.
+    last_update : int
+        The run ends at this version; 0 for no end. [updates]
+    at_end : callable
+        Called then.
+    announce : callable
+        Called with each new version.
+    """
+
+    kind, index = "parameter_server", 0
+
+    def __init__(
+        self,
+        *,
+        optimizer: Optimizer,
+        learning_rate: Callable[[int], float],
+        target_period: int,
+        last_update: int,
+        at_end: Callable[[], None],
+        announce: Callable[[int], None],
+        reporter: Reporter,
+    ):
+        super().__init__(optimizer=optimizer, learning_rate=learning_rate, target_period=target_period)
+        self.last_update, self.at_end, self.announce, self.reporter = last_update, at_end, announce, reporter
+
+    def apply(self, gradient: torch.Tensor, staleness: int = 0) -> None:
+        """Make the next version of the averaged gradient, float32 ``[P]``."""
+        super().apply(gradient, staleness)
+        self.announce(self.version)
+        if self.last_update and self.version >= self.last_update:
+            self.at_end()
+
+    def step(self) -> bool:
+        """Report; the updates are the learner's doing."""
+        self.reporter.server(self)
+        return False
+
+    def vectors(self) -> tuple[OwnVector, OwnVector]:
+        """Sources for replicas of the parameters and of the target."""
+        return (
+            OwnVector(lambda: (self.shard, self.version)),
+            OwnVector(lambda: (self.target, self.target_version)),
+        )
+
+    def digest(self) -> int:
+        """int64 that is the same for the same parameters, moments and version, and most likely for no others."""
+        digest = hashlib.blake2b(self.shard, digest_size=8)
+        for value in self.optimizer.arrays().values():
+            digest.update(np.ascontiguousarray(value))
+        digest.update(np.int64([self.version, self.target_version]))
+        return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+class AllreduceUpdate:
+    """Averages the gradient over all learners and applies it, as all others do.
+
+    A gradient that its learner refuses, or that is not finite, does not count in the average; without any that does
+    there is no update. All learners know that from the same meeting.
+
+    Parameters
+    ----------
+    online : OwnReplica
+    target : Replica or None
+    parameters : ReplicatedParameters
+    agreement : Agreement
+        Where learners offer their gradients.
+    everyone : Collectives
+        Of all learners.
+    reduction : MpiReduction
+        How gradients are summed.
+    max_gradient_norm : float
+        The average is scaled down to this norm; 0 leaves it alone.
+    verify_period : int
+        Updates between two comparisons of all copies; 0 for none. [updates]
+    labels : sequence of str
+        What each learner is called.
+    """
+
+    def __init__(
+        self,
+        online: OwnReplica,
+        target: Replica | None,
+        *,
+        parameters: ReplicatedParameters,
+        agreement: Agreement,
+        everyone: Collectives,
+        reduction: MpiReduction,
+        max_gradient_norm: float,
+        verify_period: int,
+        labels: Sequence[str],
+    ):
+        self.online, self.target, self.parameters = online, target, parameters
+        self.agreement, self.everyone, self.reduction = agreement, everyone, reduction
+        self.max_gradient_norm, self.verify_period, self.labels = max_gradient_norm, verify_period, labels
+        self._offered = False
+        self._told = False
+
+    def pull(self, number: int) -> None:
+        """Take note of the clock, and take the target if there is a newer one."""
+        self.online.pull()
+        if self.target and target_is_old(self.online, self.target, self.parameters.target_period):
+            self.target.pull()
+            self.online.flat.check()
+
+    def give(self, number: int, *, accepted: bool) -> None:
+        """Offer the gradient to the others."""
+        finite = not accepted or bool(self.online.flat.gradients.norm().isfinite())
+        if not finite and not self._told:
+            self._told = True
+            log.warning("minibatch %d gave a gradient that is not finite; such gradients are left out", number)
+        self._accepted, self._offered = accepted and finite, True
+        self._wasted = accepted and not finite
+        self.agreement.offer(self._accepted)
+
+    def fates(self) -> list[Fate] | None:
+        """Known when all learners have offered a gradient: then the average is applied."""
+        if not self._offered:
+            return []
+        accepted = self.agreement.offers()
+        if accepted is None:
+            return None
+        self._offered = False
+        if accepted.any():
+            self._apply(int(accepted.sum()))
+        if self._wasted:
+            return [(DROPPED, NO_DELAY)]
+        return [(APPLIED, 0)] if self._accepted else []
+
+    def _apply(self, count: int) -> None:
+        gradient, parameters = self.online.flat.gradients, self.parameters
+        if not self._accepted:
+            gradient.zero_()
+        self.reduction.sum(gradient)
+        gradient.div_(count)
+        if self.max_gradient_norm:
+            clip_norm(gradient, self.max_gradient_norm)
+        parameters.apply(gradient)
+        if self.verify_period and parameters.version % self.verify_period == 0:
+            self.verify()
+
+    def start(self) -> None:
+        """Begin with the parameters of learner 0, and see that all else is the same. Collective."""
+        values = self.parameters.optimizer.values
+        host = self.parameters.shard
+        self.everyone.broadcast(host)
+        values.copy_(torch.from_numpy(host))
+        self.verify()
+
+    def verify(self) -> None:
+        """Compare all copies; collective.
+
+        Raises
+        ------
+        TransportError
+            They differ; on every rank, naming the first that differs from learner 0.
+        """
+        digests = self.everyone.gather(self.parameters.digest())
+        different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if different:
+            raise TransportError(
+                f"after update {self.parameters.version} the parameters or moments of {self.labels[different[0]]} are "
+                f"no longer those of {self.labels[0]} ({len(different)} of {len(digests)} ranks differ): synchronous "
+                "learners must compute alike; use the same library versions and learner.threads on every node, or "
+                'another learner.reduce (learning.update = "allreduce")'
+            )
