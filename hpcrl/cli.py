@@ -79,10 +79,9 @@ def plan(
     rank_map = topology.plan(
         ranks,
         [rank * nodes // ranks for rank in range(ranks)],
-        **loaded.topology.model_dump(),
+        **loaded.rank_map(),
         cores_per_node=cores_per_node or os.cpu_count() or 1,
         gpus_per_node=gpus_per_node,
-        global_replay=loaded.replay.place == "global",
     )
     # Shown before the sizes, which need torch for the network and the environment's package.
     typer.echo(topology.describe(rank_map))
@@ -257,7 +256,12 @@ def _render(rank_map: "Plan", forecast: "Forecast") -> str:
     lines += [
         f"largest rank: {largest.rank}, {_bytes(largest.private_bytes + largest.shared_bytes)}",
         f"at {forecast.updates_per_second:,g} global updates/s: {forecast.steps_per_second:,g} steps/s acted; "
-        + f"pushes {_bytes(forecast.pushed_bytes_per_second)}/s, pulls {_bytes(forecast.pulled_bytes_per_second)}/s",
+        + (
+            f"all-reduce {_bytes(forecast.reduced_bytes_per_second)}/s from and to each node"
+            if rank_map.synchronous
+            else f"pushes {_bytes(forecast.pushed_bytes_per_second)}/s, "
+            f"pulls {_bytes(forecast.pulled_bytes_per_second)}/s"
+        ),
         "not counted: libraries of a GPU, simulators that are not Atari's; sent and received are between nodes",
     ]
     return "\n".join(lines)

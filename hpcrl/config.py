@@ -77,9 +77,11 @@ class RunConfig(Section):
 class TopologyConfig(Section):
     """``[topology]``: how many ranks hold which role."""
 
-    layout: Literal["serial", "bundled", "split"] = Field("bundled", description="which rank map")
+    layout: Literal["serial", "bundled", "split", "sampler_learner"] = Field("bundled", description="which rank map")
     servers: Int = Field(1, ge=1, description="parameter server ranks (shards of the parameters)")
-    bundles: Int = Field(0, ge=0, description="bundled: ranks with actor, replay and learner; 0 = all remaining")
+    bundles: Int = Field(
+        0, ge=0, description="bundled, sampler_learner: ranks with actor, replay and learner; 0 = all remaining"
+    )
     learners: Int = Field(1, ge=1, description="split: learner ranks")
     actors: Int = Field(0, ge=0, description="split: actor ranks; 0 = all remaining")
     evaluators: Int = Field(0, ge=0, description="ranks that only evaluate")
@@ -215,7 +217,10 @@ class LearningConfig(Section):
     """``[learning]``: the learning rule and the optimizer the servers apply."""
 
     algorithm: Literal["dqn"] = Field("dqn", description="learning rule")
-    update: Literal["server"] = Field("server", description="who applies a gradient: the server, on its shard")
+    update: Literal["server", "allreduce"] = Field(
+        "server",
+        description="server: each applies gradients to its shard; allreduce: learners apply their average, all alike",
+    )
     discount: Float = Field(0.99, ge=0, le=1, description="discount per step")
     batch_size: Int = Field(32, ge=1, description="transitions per minibatch")
     training_intensity: Float = Field(8.0, gt=0, description="transitions trained per step acted (DQN: 32 / 4 = 8)")
@@ -252,7 +257,9 @@ class LearningConfig(Section):
         "",
         description='gradients are made so many updates older: "30", "0:1, 10:2.5" (delay:weight), or a run to imitate',
     )
-    max_gradient_norm: Float = Field(0.0, ge=0, description="the learner clips its whole gradient to it; 0 = off")
+    max_gradient_norm: Float = Field(
+        0.0, ge=0, description="the whole gradient, or with allreduce the average, is clipped to it; 0 = off"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -269,6 +276,13 @@ class LearnerConfig(Section):
 
     pipeline: Int = Field(0, ge=0, le=1, description="0: pull when the last push is consumed; 1: overlap them")
     pull_period_updates: Int = Field(1, ge=1, description="own updates between two pulls of the parameters")
+    reduce: Literal["auto", "mpi", "gloo", "nccl"] = Field(
+        "auto",
+        description="allreduce: what sums gradients inside a node, MPI between nodes; auto: nccl on GPUs, else mpi",
+    )
+    verify_period_updates: Int = Field(
+        1000, ge=0, description="allreduce: updates between two comparisons of all learners' parameters; 0 = never"
+    )
     outlier_deviations: Float = Field(
         0.0, ge=0, description="gradients whose loss exceeds mean + so many deviations are dropped; 0 = none (ours)"
     )
@@ -334,6 +348,15 @@ class Config(Section):
     server: ServerConfig = ServerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+
+    def rank_map(self) -> dict[str, Any]:
+        """Keyword arguments of ``hpcrl.launch.topology.plan`` that the configuration decides."""
+        servers = 0 if self.learning.update == "allreduce" else self.topology.servers
+        return {
+            **self.topology.model_dump(),
+            "servers": servers,
+            "global_replay": self.replay.place == "global",
+        }
 
 
 class Key(NamedTuple):

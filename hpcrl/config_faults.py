@@ -76,6 +76,7 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
     yield from _topology_faults(config.topology)
     yield from _env_faults(config.env)
     yield from _replay_faults(config)
+    yield from _allreduce_faults(config)
     run, exploration, learning = config.run, config.exploration, config.learning
     if run.stall_seconds <= run.heartbeat_seconds:
         yield (
@@ -130,6 +131,7 @@ def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
         "serial": {"servers": (1,), "bundles": (0, 1), "learners": (1,), "actors": (0, 1), "evaluators": (0, 1)},
         "bundled": {"learners": (1,), "actors": (0,)},
         "split": {"bundles": (0,)},
+        "sampler_learner": {"learners": (1,), "actors": (0,)},
     }[topology.layout]
     for key, values in allowed.items():
         if getattr(topology, key) not in values:
@@ -140,6 +142,33 @@ def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
             )
     if topology.layout == "serial" and topology.monitor == "own":
         yield ("topology.monitor", "topology.layout"), "expected 'shared' in the serial layout, got 'own'"
+
+
+def _allreduce_faults(config: "Config") -> Iterator[Fault]:
+    """Keys that mean nothing to synchronous learners, or that would let them wait for each other for ever."""
+    if config.learning.update != "allreduce":
+        return
+    only = {
+        "topology.layout": ("sampler_learner", "serial"),
+        "topology.servers": (1,),
+        "topology.evaluators": (0, 1),
+        "topology.monitor": ("shared",),
+        "replay.place": ("local",),
+        "run.lock_step": (False,),
+        "log.apply_order": (False,),
+        "learning.virtual_delay": ("",),
+        "learner.pipeline": (0,),
+        "learner.pull_period_updates": (1,),
+    }
+    for key, values in only.items():
+        section, name = key.split(".")
+        value = getattr(getattr(config, section), name)
+        if value not in values:
+            wanted = " or ".join(map(repr, values))
+            yield (
+                (key, "learning.update"),
+                f"expected {wanted} with learning.update = 'allreduce', which has no servers, got {value!r}",
+            )
 
 
 def _env_faults(env: "EnvConfig") -> Iterator[Fault]:

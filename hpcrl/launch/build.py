@@ -10,11 +10,12 @@ from mpi4py import MPI
 from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.exploration import ladder, linear
 from hpcrl.algorithms.gorila import LossGuard
-from hpcrl.algorithms.optimizers import Optimizer, make_rule
+from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.config import Config
 from hpcrl.launch.job import STATELESS_KINDS, Job
+from hpcrl.launch.learners import check_networks, make_replicated, make_update, optimizer_rule, restored_shard
 from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
-from hpcrl.launch.resume import identity, keeps_moments, load_shard, load_state
+from hpcrl.launch.resume import identity, load_state
 from hpcrl.launch.topology import Role
 from hpcrl.networks import Replica
 from hpcrl.replay.division import leave_open_episodes
@@ -26,31 +27,26 @@ from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.monitor import Monitor, Writer
 from hpcrl.roles.parameter_server import ParameterServer
-from hpcrl.roles.updates import ServerUpdate
+from hpcrl.roles.shard import Shard
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.storage.runlog import RunLog
 
 # One maker for each kind of role ------------------------------------------------------------------------------------
 
 
-def make_server(job: Job, index: int) -> ParameterServer:
-    """Parameter server ``index``, restored from the checkpoint where there is one, its shard published."""
+def make_server(job: Job, index: int) -> Shard:
+    """Parameter server ``index``, restored from the checkpoint where there is one, its shard published.
+
+    Synchronous learners have none: the first of them stands for it.
+    """
+    if job.parameters is not None:
+        return job.parameters
     learning, config = job.config.learning, job.config
     begin, end = job.bounds[index], job.bounds[index + 1]
     initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
-    rule = make_rule(
-        learning.optimizer,
-        epsilon=learning.optimizer_epsilon,
-        momentum=learning.momentum,
-        initial_accumulator=learning.adagrad_initial_accumulator,
-        rmsprop_decay=learning.rmsprop_decay,
-        rmsprop_centered=learning.rmsprop_centered,
-        rmsprop_epsilon_inside_root=learning.rmsprop_epsilon_inside_root,
-        adam_betas=learning.adam_betas,
-    )
     server = ParameterServer(
         index,
-        optimizer=Optimizer(initial[begin:end].clone(), rule, learning.learning_rate),
+        optimizer=Optimizer(initial[begin:end].clone(), optimizer_rule(job), learning.learning_rate),
         learning_rate=learning_rate_schedule(job),
         params=job.params,
         targets=job.targets,
@@ -63,10 +59,7 @@ def make_server(job: Job, index: int) -> ParameterServer:
         reporter=job.reporter,
     )
     if job.checkpoint:
-        state = load_shard(job.checkpoint, begin, end, job.bounds[-1])
-        if not keeps_moments(job.checkpoint, config):
-            state = {name: value for name, value in state.items() if not name.startswith("optimizer/")}
-        server.restore(state)
+        server.restore(restored_shard(job, begin, end))
     server.publish()
     return server
 
@@ -82,7 +75,7 @@ def learning_rate_schedule(job: Job) -> Callable[[int], float]:
     )
     if learning.learning_rate_decay == "updates":
         return fall
-    return lambda version: fall(job.counters.get("total_frames"))
+    return lambda version: fall(job.frames())
 
 
 def make_learner(job: Job, index: int) -> Learner:
@@ -101,21 +94,14 @@ def make_learner(job: Job, index: int) -> Learner:
         index,
         online=online,
         target=target,
-        update=ServerUpdate(
-            online,
-            target,
-            gradients=job.gradients,
-            servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
-            pipeline=config.learner.pipeline,
-            pull_period=config.learner.pull_period_updates,
-            target_period=config.learning.target_period_updates,
-        ),
+        update=make_update(job, online, target),
         algorithm=Dqn(
             online,
             target,
             rule=job.rule,
             double=config.learning.double,
-            max_gradient_norm=config.learning.max_gradient_norm,
+            # Of synchronous learners the average is clipped, by what makes it.
+            max_gradient_norm=0.0 if job.synchronous else config.learning.max_gradient_norm,
             dtype=job.dtype,
         ),
         guard=LossGuard(config.learner.outlier_deviations, config.learner.outlier_window_updates)
@@ -152,7 +138,7 @@ def make_actor(job: Job, index: int) -> Actor:
 
     def count(steps: int) -> int:
         total = job.counters.add("total_frames", steps * job.spec.frames_per_step)
-        if config.run.total_frames and total >= config.run.total_frames:
+        if config.run.total_frames and (job.frames() if job.synchronous else total) >= config.run.total_frames:
             job.stop.finish()
         return total
 
@@ -277,8 +263,12 @@ MAKERS = {
 
 def make_roles(job: Job) -> list:
     """The roles of this rank, in the order in which its loop steps them; collective over each replay memory."""
+    check_networks(job.comm, [tuple(p.shape) for p in job.network().parameters()], job.labels)
     if job.plan.layout == "split" and job.config.replay.place == "local":
         _split_memories(job)
+    if job.synchronous:
+        job.parameters = make_replicated(job, learning_rate_schedule(job))
+        job.params, job.targets = job.parameters.vectors()
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
     if job.checkpoint:
         _restore(job, roles)
@@ -288,7 +278,7 @@ def make_roles(job: Job) -> list:
         held = job.hosted_part or job.memory
         owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.priorities))
     writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
-    return [*roles, writer]
+    return [*roles, writer, *([job.counters] if job.synchronous else [])]
 
 
 def _restore(job: Job, roles: list) -> None:

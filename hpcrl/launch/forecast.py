@@ -76,6 +76,8 @@ class Forecast:
     """gradients, learners to servers"""
     pulled_bytes_per_second: float
     """parameters and targets, servers to learners and actors"""
+    reduced_bytes_per_second: float
+    """what each node sends, and receives as much, to sum gradients with the others; of synchronous learners"""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,9 @@ def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: 
     """Add up what each role of the plan allocates and moves when shards advance ``updates_per_second``."""
     vector_bytes = sizes.num_parameters * FLOAT_BYTES
     bounds = shard_bounds(sizes.num_parameters, plan.num("parameter_server"))
-    steps_per_second = updates_per_second * sizes.batch_size / periods.training_intensity
+    minibatches = plan.num("learner") if plan.synchronous else 1
+    steps_per_second = minibatches * updates_per_second * sizes.batch_size / periods.training_intensity
+    reduced = _reduced(plan, vector_bytes) * updates_per_second
     moves = {rank.rank: _moves(plan, rank, sizes, periods, updates_per_second) for rank in plan.ranks}
     experience = {
         rank.rank: _experience(plan, rank, sizes, updates_per_second, steps_per_second) for rank in plan.ranks
@@ -134,14 +138,21 @@ def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: 
     ranks = tuple(_rank(plan, rank, sizes, bounds) for rank in plan.ranks)
     return Forecast(
         ranks=ranks,
-        nodes=_nodes(plan, ranks, bounds, moves, experience),
+        nodes=_nodes(plan, ranks, bounds, moves, experience, reduced),
         num_parameters=sizes.num_parameters,
         replay_bytes=sum(_memory_bytes(memory, sizes) for memory in plan.memories),
         updates_per_second=updates_per_second,
         steps_per_second=steps_per_second,
         pushed_bytes_per_second=sum(pushes for pushes, _ in moves.values()) * vector_bytes,
         pulled_bytes_per_second=sum(pulls for _, pulls in moves.values()) * vector_bytes,
+        reduced_bytes_per_second=reduced,
     )
+
+
+def _reduced(plan: Plan, vector_bytes: int) -> float:
+    """Bytes that a node sends to sum one vector over all nodes: each part goes round once, and its sum again."""
+    nodes = len({rank.node for rank in plan.ranks})
+    return 2 * (nodes - 1) / nodes * vector_bytes if plan.synchronous else 0.0
 
 
 def _memory_bytes(memory: Memory, sizes: Sizes) -> int:
@@ -172,7 +183,9 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
     replicas = bool(kinds & {"learner", "actor"}) + ("evaluator" in kinds)
     private += replicas * REPLICA_VECTORS * vector_bytes
     for role in rank.roles:
-        if role.kind == "parameter_server":
+        if role.kind == "parameter_server" and plan.synchronous:
+            private += (2 + sizes.optimizer_vectors) * vector_bytes  # copied by a checkpoint
+        elif role.kind == "parameter_server":
             shard_bytes = (bounds[role.index + 1] - bounds[role.index]) * FLOAT_BYTES
             state = shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
             # A checkpoint copies the state; before that, a server makes the whole network to begin with.
@@ -184,6 +197,9 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             shared += len(range(role.index, lanes, plan.num("replay_host"))) * _lane_bytes(memory, sizes)
         elif role.kind == "learner":
             vectors = LEARNER_VECTORS + ("actor" in kinds)
+            if plan.synchronous:
+                vectors += 1 + sizes.optimizer_vectors
+                private += OPTIMIZER_BYTES
             if sizes.virtual_delay:  # the history, the newest, and a replica of its own
                 vectors += sizes.virtual_delay + 2 + (2 if "actor" in kinds else 0)
             batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes
@@ -203,6 +219,8 @@ def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: 
 
     A pull moves only what is newer than the replica, which the roles of a rank share: no more than one per update.
     """
+    if plan.synchronous:
+        return 0.0, 0.0
     kinds = [role.kind for role in rank.roles]
     learners, actors = plan.num("learner"), plan.num("actor")
     pushes = wanted = targets = 0.0
@@ -238,10 +256,11 @@ def _nodes(
     bounds: Sequence[int],
     moves: dict[int, tuple[float, float]],
     experience: dict[int, tuple[float, float]],
+    reduced: float,
 ) -> tuple[NodeForecast, ...]:
     """Sum over each node; what stays inside a node is shared memory and counts as no traffic."""
     nodes = sorted({rank.node for rank in plan.ranks})
-    sent, received = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)
+    sent, received = dict.fromkeys(nodes, reduced), dict.fromkeys(nodes, reduced)
     for index, server in enumerate(plan.ranks_of("parameter_server")):
         here, shard_bytes = plan.ranks[server].node, (bounds[index + 1] - bounds[index]) * FLOAT_BYTES
         for rank in plan.ranks:

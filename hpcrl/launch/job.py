@@ -27,9 +27,11 @@ from hpcrl.roles.checkpointing import REPLAY_NAME, owner_name
 from hpcrl.roles.heartbeat import Heartbeat
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.parameter_server import HEADER_WORDS
+from hpcrl.roles.replicated import OwnReplica, ReplicatedParameters
 from hpcrl.roles.stopping import StopFlag
 from hpcrl.seeding import generator, seed_sequence, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
+from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
@@ -64,6 +66,8 @@ class Job:
     wall_seconds: float = field(init=False)
     hosted_part: HostedPart | None = field(init=False, default=None)
     """What this rank holds of a global replay memory."""
+    parameters: ReplicatedParameters | None = field(init=False, default=None)
+    """All parameters, where learners are synchronous."""
 
     def __post_init__(self):
         config, plan, comm = self.config, self.plan, self.comm
@@ -83,12 +87,17 @@ class Job:
             for index, rank in enumerate(self.memory_ranks):
                 self.owners[rank].append(REPLAY_NAME.format(index))
         self.shares = self._share_replay()
+        self.synchronous = plan.synchronous
         self.exact = self.shares is not None and self.shares.same and is_exact(self.checkpoint, config, plan)
-        self._make_windows()
         restored = self.checkpoint.attributes if self.checkpoint else {}
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
-        if comm.rank == self.counters.owner:
-            self.counters.set("total_frames", int(restored.get("total_frames", 0)))
+        self.began = {name: int(restored.get(name, 0)) for name in ("total_frames", "global_update")}
+        if self.synchronous:
+            self._make_agreement()
+        else:
+            self._make_windows()
+            if comm.rank == self.counters.owner:
+                self.counters.set("total_frames", self.began["total_frames"])
         wait_for_all(comm)
         self.stop = StopFlag(self.counters, self.stop_request)
         self.reporter = Reporter(
@@ -152,15 +161,31 @@ class Job:
         self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
+        self._make_beats()
+
+    def _make_agreement(self) -> None:
+        """What synchronous learners share instead of windows: it rides on their meetings."""
+        names = {**self.began, **dict.fromkeys(("stop", "checkpoint", "left", "closed"), 0)}
+        self.counters = self.reports = self.keep(
+            Agreement(self.comm, names=names, own=("written", "held"), note_bytes=RECORD.itemsize)
+        )
+        self._make_beats()
+
+    def _make_beats(self) -> None:
+        """Signs of life: a window also where all else rides on meetings, to which a rank that hangs does not come."""
         self.beats = self.keep(
             Counters(
-                comm,
+                self.comm,
                 owner=self.monitor_rank,
-                names=[str(rank) for rank in range(comm.size)],
+                names=[str(rank) for rank in range(self.comm.size)],
                 window="beats",
-                flavour=config.server.window_flavour,
+                flavour=self.config.server.window_flavour,
             )
         )
+
+    def frames(self) -> int:
+        """Frames of all actors so far; the same, at the same update, on all synchronous learners."""
+        return self.counters.settled("total_frames") if self.synchronous else self.counters.get("total_frames")
 
     @cached_property
     def delays(self) -> tuple[list[int], list[float]]:
@@ -188,6 +213,8 @@ class Job:
     @cached_property
     def online(self) -> Replica:
         """The network that the actor and the learner of this rank share."""
+        if self.synchronous:
+            return OwnReplica(self.network(), self.rank_plan.device)
         return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
 
     @cached_property

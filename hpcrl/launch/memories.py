@@ -81,7 +81,7 @@ def make_memory(job: "Job") -> ReplayMemory:
         intensity=config.learning.training_intensity,
         batch_size=config.learning.batch_size,
         learning_starts=config.replay.learning_starts_steps,
-        slack_updates=0 if job.deterministic else len(members.learners),
+        slack_updates=0 if job.deterministic or job.synchronous else len(members.learners),
         block=config.learning.training_ratio == "block",
     )
     first = members.actors.index(role.index) * config.env.simulators if role.kind == "actor" else 0

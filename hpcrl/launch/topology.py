@@ -55,6 +55,8 @@ class Plan:
     layout: str
     ranks: tuple[RankPlan, ...]
     memories: tuple[Memory, ...]
+    synchronous: bool = False
+    """learners hold all parameters themselves and wait for each other; no rank only serves"""
 
     def num(self, kind: str) -> int:
         """Roles of this kind in the job."""
@@ -71,11 +73,12 @@ class Plan:
     def needed(self, lock_step: bool) -> list[tuple[int, ...]]:
         """Groups of ranks, of each of which at least one must be there for the job to go on.
 
-        Any one actor or learner can be done without, unless they act in lock step, where each waits for all. A node
+        Any one actor or learner can be done without, unless they are synchronous or act in lock step, where each waits
+        for all. A node
         of which no rank is there any more is not a rank that is stopped: it is down, or cut off from the others.
         """
         trainers = [self.ranks_of("learner"), self.ranks_of("actor")]
-        if lock_step:
+        if lock_step or self.synchronous:
             trainers = [(rank,) for rank in sorted({*trainers[0], *trainers[1]})]
         alone = [(rank,) for rank in (*self.ranks_of("parameter_server"), *self.ranks_of("monitor"))]
         nodes = [tuple(r.rank for r in self.ranks if r.node == node) for node in sorted({r.node for r in self.ranks})]
@@ -136,9 +139,12 @@ def plan(
         Node of each rank, numbered from 0.
     layout
         ``serial`` (one rank holds every role), ``bundled`` (actor, replay and learner share a rank; Gorila's published
-        experiments, arXiv 1507.04296 section 5) or ``split`` (each role its own rank; Gorila section 4).
+        experiments, arXiv 1507.04296 section 5), ``split`` (each role its own rank; Gorila section 4) or
+        ``sampler_learner`` (as bundled; without servers, learner 0 holds their role and the monitor's: Accelerated
+        Methods, arXiv 1803.02811 section 4.2).
     servers, bundles, learners, actors, evaluators
-        Roles of each kind; ``bundles = 0`` (bundled) and ``actors = 0`` (split) mean all remaining ranks.
+        Roles of each kind; ``servers = 0`` for synchronous learners; ``bundles = 0`` and, in the split layout,
+        ``actors = 0`` mean all remaining ranks.
     monitor
         ``shared`` with server 0, or a rank of its ``own``.
     cores_per_node, gpus_per_node
@@ -159,7 +165,10 @@ def plan(
         raise TopologyError(f"expected the node of each of {world_size} ranks, got {len(nodes)} nodes")
     if layout == "serial":
         held = _serial(world_size, evaluators)
-    elif layout == "bundled":
+    elif layout == "sampler_learner" and not servers:
+        _fill(world_size, "bundle", bundles, {}, 0, "shared")  # the rest shares their ranks
+        held = _synchronous(world_size, evaluators)
+    elif layout in ("bundled", "sampler_learner"):
         bundles = _fill(world_size, "bundle", bundles, {"server": servers}, evaluators, monitor)
         held = _bundled(nodes, servers, bundles, evaluators, monitor)
     elif layout == "split":
@@ -167,19 +176,21 @@ def plan(
         actors = _fill(world_size, "actor", actors, counts, evaluators, monitor)
         held = _split(nodes, servers, learners, evaluators, monitor)
     else:
-        raise TopologyError(f"expected layout serial, bundled or split, got {layout!r}")
+        raise TopologyError(f"expected layout serial, bundled, split or sampler_learner, got {layout!r}")
     cores = [cores_per_node] * (max(nodes) + 1) if isinstance(cores_per_node, int) else cores_per_node
     if global_replay:
         held = {rank: [r for role in roles for r in _with_host(role)] for rank, roles in held.items()}
     ranks = _equip(nodes, held, cores, cores_per_rank, gpus_per_node, learner_threads)
-    return Plan(layout, ranks, (_global_memory(ranks),) if global_replay else _memories(layout, ranks))
+    memories = (_global_memory(ranks),) if global_replay else _memories(layout, ranks)
+    return Plan(layout, ranks, memories, synchronous=not servers)
 
 
 def describe(plan: Plan) -> str:
     """The plan as a readable table: who does what where, and which actors feed which learners."""
     num_nodes = len({rank.node for rank in plan.ranks})
+    alike = f"; each update of {_count(plan.num('learner'), 'minibatch', 'es')}" if plan.synchronous else ""
     lines = [
-        f"{plan.layout} layout: {_count(len(plan.ranks), 'rank')} on {_count(num_nodes, 'node')}",
+        f"{plan.layout} layout: {_count(len(plan.ranks), 'rank')} on {_count(num_nodes, 'node')}{alike}",
         f"{'rank':>6}  {'node':>4}  {'threads':>7}  {'device':<7}  roles",
     ]
     for rank in plan.ranks:
@@ -237,8 +248,8 @@ def lane_capacity(memory: Memory, *, capacity_steps: int, simulators: int, short
     return capacity_steps // lanes
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -303,6 +314,13 @@ def _serial(world_size: int, evaluators: int) -> dict[int, list[Role]]:
     # In this order no gradient is on its way when a round ends, which is where checkpoints are cut.
     kinds = ["actor", "learner", "parameter_server", *["evaluator"] * evaluators, "monitor"]
     return {0: [Role(kind, 0) for kind in kinds]}
+
+
+def _synchronous(world_size: int, evaluators: int) -> dict[int, list[Role]]:
+    """Actor and learner on every rank; the first also has what there is one of, in the order of the serial layout."""
+    held = {rank: [Role("actor", rank), Role("learner", rank)] for rank in range(world_size)}
+    held[0] += [Role(kind, 0) for kind in ("parameter_server", *["evaluator"] * evaluators, "monitor")]
+    return held
 
 
 def _bundled(nodes: Sequence[int], servers: int, bundles: int, evaluators: int, monitor: str) -> dict[int, list[Role]]:

@@ -38,7 +38,7 @@ LEAVE_SECONDS = 1.0
 """How long the last of those ranks that answer may take to leave when others do not answer."""
 STAGGERED_RANKS = 5
 """So many ranks wait each a second longer than the one before: the lowest that sees a stall says so for all."""
-CLOSING_KINDS = ("parameter_server", "state_writer", "monitor")
+CLOSING_KINDS = ("parameter_server", "state_writer", "monitor", "agreement")
 """Roles that go on until the last checkpoint is written."""
 
 
@@ -111,23 +111,16 @@ def make_plan(found: Sequence[Place], config: Config) -> Plan:
     cores: dict[int, set[int]] = {place.node: set() for place in found}
     for place in found:
         cores[place.node] |= place.affinity
-    topology = config.topology
+    arguments = config.rank_map()
+    # Small matrices gain nothing from a second thread, and lose much where ranks share cores.
+    arguments["learner_threads"] = arguments["learner_threads"] or (1 if config.network.kind == "mlp" else 0)
     return plan(
         len(found),
         [place.node for place in found],
-        layout=topology.layout,
-        servers=topology.servers,
-        bundles=topology.bundles,
-        learners=topology.learners,
-        actors=topology.actors,
-        evaluators=topology.evaluators,
-        monitor=topology.monitor,
         cores_per_node=[len(cores[node]) for node in sorted(cores)],
         cores_per_rank=[place.cores_given for place in found],
         gpus_per_node=min(place.gpus for place in found),
-        # Small matrices gain nothing from a second thread, and lose much where ranks share cores.
-        learner_threads=topology.learner_threads or (1 if config.network.kind == "mlp" else 0),
-        global_replay=config.replay.place == "global",
+        **arguments,
     )
 
 

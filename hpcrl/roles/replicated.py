@@ -229,6 +229,5 @@ class AllreduceUpdate:
             raise TransportError(
                 f"after update {self.parameters.version} the parameters or moments of {self.labels[different[0]]} are "
                 f"no longer those of {self.labels[0]} ({len(different)} of {len(digests)} ranks differ): synchronous "
-                "learners must compute alike; use the same library versions and learner.threads on every node, or "
-                'another learner.reduce (learning.update = "allreduce")'
+                "learners must compute alike: use the same libraries on all nodes, or another learner.reduce"
             )

@@ -51,7 +51,10 @@ class Agreement:
 
     def __init__(self, comm: MPI.Intracomm, *, names: Mapping[str, int], own: Sequence[str], note_bytes: int):
         self.comm = comm.Dup()
-        self._names, self._own_names = {name: i for i, name in enumerate(names)}, {name: i for i, name in enumerate(own)}
+        self._names, self._own_names = (
+            {name: i for i, name in enumerate(names)},
+            {name: i for i, name in enumerate(own)},
+        )
         self._totals = np.array(list(names.values()), np.int64)
         self._changes = np.zeros(len(names), np.int64)
         self._settled, self._since = self._totals.copy(), self._changes.copy()
@@ -65,7 +68,7 @@ class Agreement:
         self._largest = [self._names[name] for name in self.LARGEST]
         self._unsent: deque[np.ndarray] = deque()
         self._heard: list[deque[np.ndarray]] = [deque() for _ in range(comm.size)]
-        self.meetings = 0
+        self.meetings = self.settlements = 0
 
     # counters -----------------------------------------------------------------------------------------------------
 
@@ -96,6 +99,13 @@ class Agreement:
         self._changes[at] += value
         self._since[at] += value
         return int(self._settled[at] + self.comm.size * self._since[at])
+
+    def settled(self, name: str) -> int:
+        """Value of a count when all last had a gradient: the same for all, whenever between two updates they ask.
+
+        Before there is any such moment, it is as of the last meeting.
+        """
+        return int((self._settled if self.settlements else self._totals)[self._names[name]])
 
     # offers -------------------------------------------------------------------------------------------------------
 
@@ -169,6 +179,7 @@ class Agreement:
                 self._heard[rank].extend(rows["note"][rank, :count].copy())
         if rows["offer"].all():
             self._offers, self._offer = rows["offer"] == 2, 0
+            self.settlements += 1
             self._settled, self._since = self._totals.copy(), self._changes.copy()
 
     def free(self) -> None:

@@ -49,7 +49,8 @@ def test_every_fault_is_listed_at_once_with_key_expected_got_and_near_match():
     assert lines == [
         "topolgy: unknown section; did you mean topology?",
         "log: expected a table [log], got 5",
-        "topology.layout: expected 'serial', 'bundled' or 'split', got 'bundeld'; did you mean bundled?",
+        "topology.layout: expected 'serial', 'bundled', 'split' or 'sampler_learner', got 'bundeld'; "
+        "did you mean bundled?",
         "topology.servers: expected integer, got True",
         "replay.n_step: expected integer, got '3'",
         "learning.bacth_size: unknown key; did you mean learning.batch_size?",
@@ -261,7 +262,7 @@ def test_to_toml_comments_every_key():
 def test_keys_lists_every_key_with_type_default_and_description():
     rows = {key.name: key for key in keys()}
     assert rows["learning.batch_size"][1:3] == ("int", 32)
-    assert rows["topology.layout"].type == '"serial" | "bundled" | "split"'
+    assert rows["topology.layout"].type == '"serial" | "bundled" | "split" | "sampler_learner"'
     assert str(rows["run.dir"].default) == "runs/{name}"
     assert all(key.description for key in rows.values())
     assert len(rows) == sum(len(type(section).model_fields) for _, section in Config())
@@ -306,3 +307,21 @@ def test_every_fault_of_replay_is_told_at_once():
         "replay.sampling",
         "learning.batch_size",
     }
+
+
+def test_what_synchronous_learners_cannot_have():
+    wrong = {
+        "topology": {"layout": "bundled", "servers": 2, "evaluators": 2, "monitor": "own"},
+        "run": {"lock_step": True},
+        "replay": {"place": "global"},
+        "learning": {"update": "allreduce", "virtual_delay": "3"},
+        "learner": {"pipeline": 1, "pull_period_updates": 2},
+        "log": {"apply_order": True},
+    }
+    with pytest.raises(ConfigError) as error:
+        from_dict(wrong)
+    faults = str(error.value).splitlines()[1:]
+    assert len(faults) == 10
+    assert all("with learning.update = 'allreduce'" in fault for fault in faults)
+    right = from_dict({"topology": {"layout": "sampler_learner"}, "learning": {"update": "allreduce"}})
+    assert right.rank_map()["servers"] == 0

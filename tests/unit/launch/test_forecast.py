@@ -156,3 +156,16 @@ def test_optimizer_vectors():
     assert optimizer_vectors("adam") == 2
     assert optimizer_vectors("rmsprop", momentum=0.9) == 3
     assert optimizer_vectors("rmsprop", rmsprop_centered=False) == 1
+
+
+def test_synchronous_learners_send_gradients_between_nodes_and_nothing_else():
+    from hpcrl.config import load
+    from hpcrl.launch.sizes import forecast_of
+
+    config = load("tests/mpi/small.toml", ["topology.layout=sampler_learner", "learning.update=allreduce"])
+    rank_map = plan(8, [0, 0, 1, 1, 2, 2, 3, 3], **config.rank_map(), cores_per_node=4, gpus_per_node=0)
+    found = forecast_of(config, rank_map, updates_per_second=10.0)
+    assert found.reduced_bytes_per_second == 10 * 2 * 3 / 4 * 4 * found.num_parameters
+    assert {node.sent_bytes_per_second for node in found.nodes} == {found.reduced_bytes_per_second}
+    assert (found.pushed_bytes_per_second, found.pulled_bytes_per_second) == (0, 0)
+    assert found.steps_per_second == 8 * 10 * 32 / 8

@@ -248,3 +248,21 @@ def test_shards_cover_the_vector_in_aligned_pieces(num_parameters, num_servers):
     sizes = [end - begin for begin, end in pairwise(bounds)]
     assert min(sizes) > 0
     assert max(sizes) - min(sizes) < 32
+
+
+def test_synchronous_learners_have_no_servers_and_are_all_needed():
+    p = make(4, [0, 0, 1, 1], layout="sampler_learner", servers=0, evaluators=1)
+    assert p.synchronous
+    assert [role.kind for role in p.roles_of(0)] == ["actor", "learner", "parameter_server", "evaluator", "monitor"]
+    assert p.roles_of(3) == (Role("actor", 3), Role("learner", 3))
+    assert p.memories == tuple(Memory((i,), (i,), i // 2) for i in range(4))
+    assert {(rank,) for rank in range(4)} <= set(p.needed(lock_step=False))
+    assert "each update of 4 minibatches" in describe(p)
+    with pytest.raises(TopologyError, match="3 bundles .* = 3 ranks, but the job has 4"):
+        make(4, layout="sampler_learner", servers=0, bundles=3)
+
+
+def test_sampler_learners_with_servers_are_bundles():
+    sampler, bundled = (make(5, layout=layout, servers=2) for layout in ("sampler_learner", "bundled"))
+    assert sampler.ranks == bundled.ranks
+    assert not sampler.synchronous

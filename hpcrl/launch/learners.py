@@ -1,0 +1,218 @@
+"""Wiring of what turns gradients into updates: with servers, or among learners that hold everything themselves."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from mpi4py import MPI
+
+from hpcrl.algorithms.optimizers import Optimizer, Rule, make_rule
+from hpcrl.errors import MachineError, TopologyError
+from hpcrl.launch.resume import keeps_moments, load_shard
+from hpcrl.roles.reduction import MpiReduction, NodeReduction
+from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, ReplicatedParameters
+from hpcrl.roles.updates import ServerUpdate, Update
+from hpcrl.transport.collectives import Collectives
+from hpcrl.transport.waiting import wait_for_all
+
+if TYPE_CHECKING:
+    from hpcrl.launch.job import Job
+    from hpcrl.networks import Replica
+
+RENDEZVOUS_DIRECTORY = "/dev/shm"
+
+
+def make_update(job: "Job", online: "Replica", target: "Replica | None") -> Update:
+    """What becomes of the gradients of this rank's learner."""
+    config = job.config
+    if config.learning.update == "allreduce":
+        return make_allreduce(job, online, target)
+    return ServerUpdate(
+        online,
+        target,
+        gradients=job.gradients,
+        servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
+        pipeline=config.learner.pipeline,
+        pull_period=config.learner.pull_period_updates,
+        target_period=config.learning.target_period_updates,
+    )
+
+
+def optimizer_rule(job: "Job") -> Rule:
+    """The optimizer's rule of the configuration."""
+    learning = job.config.learning
+    return make_rule(
+        learning.optimizer,
+        epsilon=learning.optimizer_epsilon,
+        momentum=learning.momentum,
+        initial_accumulator=learning.adagrad_initial_accumulator,
+        rmsprop_decay=learning.rmsprop_decay,
+        rmsprop_centered=learning.rmsprop_centered,
+        rmsprop_epsilon_inside_root=learning.rmsprop_epsilon_inside_root,
+        adam_betas=learning.adam_betas,
+    )
+
+
+def restored_shard(job: "Job", begin: int, end: int) -> dict:
+    """State of the parameters ``begin:end`` in the job's checkpoint, without moments where they must begin anew."""
+    state = load_shard(job.checkpoint, begin, end, job.bounds[-1])
+    if keeps_moments(job.checkpoint, job.config):
+        return state
+    return {name: value for name, value in state.items() if not name.startswith("optimizer/")}
+
+
+# Synchronous learners -----------------------------------------------------------------------------------------------
+
+
+def make_replicated(job: "Job", learning_rate) -> ReplicatedParameters:
+    """All parameters, as this rank holds them: the master copy is its network's own memory."""
+    config, online = job.config, job.online
+    assert isinstance(online, OwnReplica)
+    parameters = ReplicatedParameters(
+        optimizer=Optimizer(online.flat.values, optimizer_rule(job), config.learning.learning_rate),
+        learning_rate=learning_rate,
+        target_period=config.learning.target_period_updates,
+        last_update=config.run.total_updates,
+        at_end=job.stop.finish,
+        announce=partial(job.counters.set, "global_update") if job.comm.rank == 0 else lambda version: None,
+        reporter=job.reporter,
+    )
+    online.shard = parameters
+    if job.checkpoint:
+        parameters.restore(restored_shard(job, 0, job.bounds[-1]))
+    return parameters
+
+
+def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> AllreduceUpdate:
+    """The update of a synchronous learner; collective over all learners."""
+    config = job.config
+    everyone = job.keep(Collectives(job.comm))
+    update = AllreduceUpdate(
+        online,
+        target,
+        parameters=job.parameters,
+        agreement=job.counters,
+        everyone=everyone,
+        reduction=make_reduction(
+            everyone,
+            [rank.node for rank in job.plan.ranks],
+            backend=config.learner.reduce,
+            device=job.rank_plan.device,
+            keep=job.keep,
+        ),
+        max_gradient_norm=config.learning.max_gradient_norm,
+        verify_period=config.learner.verify_period_updates,
+        labels=job.labels,
+    )
+    update.start()
+    return update
+
+
+def make_reduction(
+    everyone: Collectives, nodes: Sequence[int], *, backend: str, device: str, keep: Callable
+) -> MpiReduction:
+    """How gradients are summed; collective over all learners.
+
+    Parameters
+    ----------
+    everyone
+        Of all learners.
+    nodes
+        Node of each learner.
+    backend
+        As ``learner.reduce``.
+    device
+        Of this learner.
+    keep
+        ``keep(resource)`` frees it at the end, and returns it.
+
+    Raises
+    ------
+    MachineError
+        NCCL cannot be used.
+    """
+    on_gpu, comm = device != "cpu", everyone.comm
+    if backend == "auto":
+        backend = "nccl" if on_gpu else "mpi"
+    if backend == "mpi":
+        return keep(MpiReduction(everyone))
+    node_comm = comm.Split(nodes[comm.rank], comm.rank)
+    if backend == "nccl":
+        _check_nccl(comm, node_comm, device)
+    leaders_comm = comm.Split(0 if node_comm.rank == 0 else MPI.UNDEFINED, comm.rank)
+    leaders = keep(Collectives(leaders_comm)) if leaders_comm != MPI.COMM_NULL else None
+    # Between ranks of one node: not over whatever address the host's name resolves to, if it does.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with _rendezvous(node_comm) as store:
+        reduction = NodeReduction(
+            leaders,
+            store=store,
+            rank=node_comm.rank,
+            size=node_comm.size,
+            nodes=len(set(nodes)),
+            backend=backend,
+            device=device,
+        )
+    node_comm.Free()
+    return keep(reduction)
+
+
+def _check_nccl(comm: MPI.Intracomm, node_comm: MPI.Intracomm, device: str) -> None:
+    """Whether every learner has a GPU that it can use with NCCL, and that no other has; collective."""
+    usable = device != "cpu" and torch.distributed.is_nccl_available()
+    without = [rank for rank, ok in enumerate(comm.allgather(usable)) if not ok]
+    if without:
+        raise MachineError(
+            "learner.reduce: expected 'auto', 'mpi' or 'gloo', because NCCL needs a GPU for each learner and a torch "
+            f"with CUDA, and rank {without[0]} has not both, got 'nccl'"
+        )
+    # Ranks that see one GPU each all call it cuda:0: only its own identity tells.
+    gpus = node_comm.allgather(str(torch.cuda.get_device_properties(device).uuid))
+    shared = comm.allreduce(len(gpus) - len(set(gpus)), MPI.MAX)
+    if shared:
+        raise MachineError(
+            "learner.reduce: expected a GPU of its own for each learner, which NCCL needs, got two learners on one: "
+            "start no more ranks per node than it has GPUs, or set learner.reduce to 'mpi'"
+        )
+
+
+@contextmanager
+def _rendezvous(node_comm: MPI.Intracomm) -> Iterator[str]:
+    """A file in the node's memory in which its ranks meet: no port is fixed, and other jobs do not see it."""
+    path = None
+    if node_comm.rank == 0:
+        handle, path = tempfile.mkstemp(prefix="hpcrl-rendezvous-", dir=RENDEZVOUS_DIRECTORY)  # mode 0600
+        os.close(handle)
+    try:
+        yield node_comm.bcast(path)
+        wait_for_all(node_comm)
+    finally:
+        if path:
+            os.unlink(path)
+
+
+def check_networks(comm: MPI.Intracomm, shapes: list[tuple[int, ...]], labels) -> None:
+    """Whether all ranks have the same network; collective.
+
+    Raises
+    ------
+    TopologyError
+        They have not; on every rank, naming the first that differs from rank 0.
+    """
+    request = comm.allgather(shapes)
+    for rank, other in enumerate(request):
+        if other != request[0]:
+            at = next((i for i, (a, b) in enumerate(zip(other, request[0], strict=False)) if a != b), None)
+            how = (
+                f"its parameter {at} has shape {list(other[at])}, not {list(request[0][at])}"
+                if at is not None
+                else f"it has {len(other)} parameters, not {len(request[0])}"
+            )
+            raise TopologyError(
+                f"{labels[rank]} makes another network than {labels[0]}: {how}; network.kind must give the same on "
+                "every rank"
+            )
