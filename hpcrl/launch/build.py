@@ -1,5 +1,7 @@
 """Wiring: what every rank is made of, in one place. Collective calls happen here, in ``job`` and ``train`` only."""
 
+import os
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +14,7 @@ from hpcrl.algorithms.exploration import ladder, linear
 from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.config import Config
+from hpcrl.launch.deadline import expected_checkpoint_seconds, seconds_left
 from hpcrl.launch.job import STATELESS_KINDS, Job
 from hpcrl.launch.learners import check_networks, make_replicated, make_update, optimizer_rule, restored_shard
 from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
@@ -19,16 +22,19 @@ from hpcrl.launch.resume import identity, load_state
 from hpcrl.launch.topology import Role
 from hpcrl.networks import Replica
 from hpcrl.replay.division import leave_open_episodes
+from hpcrl.replay.lanes import record_dtype
 from hpcrl.roles.actor import Actor
 from hpcrl.roles.checkpointing import CheckpointKeeper, ReplayState, RoleState, StateWriter, part
 from hpcrl.roles.display import ROLE_NAMES, make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
-from hpcrl.roles.monitor import Monitor, Writer
+from hpcrl.roles.monitor import Monitor
 from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.shard import Shard
+from hpcrl.roles.stopping import Deadline
 from hpcrl.roles.virtual_delay import DelayedVector
+from hpcrl.roles.writer import Writer
 from hpcrl.storage.runlog import RunLog
 
 # One maker for each kind of role ------------------------------------------------------------------------------------
@@ -227,6 +233,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         silent=attendance.expendable,
         period_seconds=config.checkpoint.period_seconds,
         wait=job.deterministic,
+        expected_seconds=expected_checkpoint_seconds(config.checkpoint.replay == "full" and _largest_memory_bytes(job)),
     )
     monitor = Monitor(
         name=config.run.name,
@@ -247,8 +254,14 @@ def make_monitor(job: Job, index: int) -> Monitor:
         checkpoint_seconds=config.checkpoint.period_seconds,
         heartbeat_seconds=config.run.heartbeat_seconds,
         wall_seconds=job.wall_seconds,
+        deadline=Deadline(seconds_left(os.environ, time.time())),
     )
     return monitor
+
+
+def _largest_memory_bytes(job: Job) -> int:
+    record_bytes = record_dtype(job.spec.obs_shape, job.spec.obs_dtype).itemsize
+    return max(shape.num_lanes * shape.capacity for shape in job.shapes) * record_bytes
 
 
 MAKERS = {

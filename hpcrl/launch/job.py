@@ -156,7 +156,7 @@ class Job:
         if config.replay.place == "global":
             self.hosted_lanes, self.priority_rings, self.hosted_part = host_lanes(self, **options)
         names = ["total_frames", "global_update", "stop", "checkpoint", "left", "closed", "ticket"]
-        names += ["replay_steps", "replay_trained"]
+        names += ["replay_steps", "replay_trained", "without_replay"]
         names += [f"{word}/{rank}" for rank in self.owners for word in ("written", "held")]
         self.counters = self.keep(
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)

@@ -14,6 +14,7 @@ from hpcrl.launch.topology import Plan, lane_capacity
 from hpcrl.replay.division import Piece, divide, records_needed, select, transitions
 from hpcrl.replay.lanes import Lanes, shortest_capacity
 from hpcrl.replay.priorities import PriorityTable
+from hpcrl.roles.checkpointing import is_replay
 from hpcrl.storage.checkpoint import Checkpoint, state_path
 from hpcrl.storage.replay import ReplayFile, Shape
 
@@ -74,7 +75,7 @@ def share_replay(checkpoint: Checkpoint, shapes: Sequence[Shape]) -> Shares | No
     Shares or None
         None where the checkpoint has no replay.
     """
-    names = sorted((name for name in checkpoint.owners if name.startswith("replay-")), key=_number)
+    names = sorted(filter(is_replay, checkpoint.owners), key=_number)
     paths = [state_path(checkpoint.path, name) for name in names]
     if not paths:
         return None

@@ -12,7 +12,7 @@ from hpcrl.envs import env_spec
 from hpcrl.errors import StorageError
 from hpcrl.launch.sizes import num_parameters
 from hpcrl.launch.topology import Plan
-from hpcrl.roles.checkpointing import owner_name
+from hpcrl.roles.checkpointing import is_replay, owner_name
 from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state, state_path
 
 FIXED_KEYS = ("network.kind", "network.hidden", "network.dueling", "network.distribution", "network.support")
@@ -116,7 +116,7 @@ def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
 
 
 def _has_replay(checkpoint: Checkpoint) -> bool:
-    return any(owner.startswith("replay-") for owner in checkpoint.owners)
+    return any(is_replay(owner) for owner in checkpoint.owners)
 
 
 def load_state(checkpoint: Checkpoint, role) -> dict[str, np.ndarray]:

@@ -4,18 +4,22 @@ import signal
 
 
 class StopRequest:
-    """Whether a signal has asked this rank to stop."""
+    """Whether a signal has asked this rank to stop, and whether it was TERM: who sends that kills soon after."""
 
-    made = False
+    made = urgent = False
 
 
 def stop_on_signals() -> StopRequest:
-    """INT, TERM, USR1 and USR2 ask for a clean stop; a second INT or TERM ends the process the ordinary way."""
+    """INT, TERM, USR1 and USR2 ask for a clean stop; a second INT ends the process the ordinary way.
+
+    A second TERM does not: batch systems and launchers pass the same one on by several ways.
+    """
     request = StopRequest()
 
     def ask(signum, frame):
         request.made = True
-        if signum in (signal.SIGINT, signal.SIGTERM):
+        request.urgent |= signum == signal.SIGTERM
+        if signum == signal.SIGINT:
             signal.signal(signum, signal.SIG_DFL)
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):

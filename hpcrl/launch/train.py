@@ -20,6 +20,7 @@ from mpi4py import MPI
 from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
+from hpcrl.launch.deadline import seconds_left
 from hpcrl.launch.launcher import check_world_size
 from hpcrl.launch.memory_limits import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
@@ -54,6 +55,7 @@ def main(config: Config, command_line: Sequence[str]) -> int:
     try:
         try:
             check_world_size(comm.size, identify(MPI.Get_library_version()), os.environ)
+            seconds_left(os.environ, time.time())  # raises where they make no sense
             found = places(comm)
             rank_map = make_plan(found, config)
             _on_all(comm, lambda: limit_threads(rank_map.ranks[comm.rank].threads, os.environ))

@@ -35,6 +35,11 @@ REPLAY_NAME = "replay-{}"
 """Name of the owner that a replay memory is."""
 
 
+def is_replay(owner: str) -> bool:
+    """Whether an owner is a replay memory, by its name."""
+    return owner.startswith(REPLAY_NAME.format(""))
+
+
 class Owner(Protocol):
     """Whose state belongs into a checkpoint, in a file of its own."""
 
@@ -90,8 +95,8 @@ class StateWriter:
     """Writes the state of everything on one rank into a checkpoint when the monitor asks for one.
 
     It is the last in its rank's loop, so all owners are cut between the same two rounds. The counters hold the request
-    that is made, and for each rank the one it has written (negative where that failed) and how long its loop was held
-    for it. [us]
+    that is made and whether it leaves replay out, and for each rank the one it has written (negative where that failed)
+    and how long its loop was held for it. [us]
 
     Parameters
     ----------
@@ -124,7 +129,8 @@ class StateWriter:
         if request == self._request:
             return False
         self._request, began = request, time.monotonic()
-        writes = {owner.name: owner.cut() for owner in self.owners}
+        without_replay = self.counters.get("without_replay")
+        writes = {owner.name: owner.cut() for owner in self.owners if not (without_replay and is_replay(owner.name))}
         self._thread = threading.Thread(target=self._write, args=(request, writes), name="state writer", daemon=True)
         self._thread.start()
         if self.wait:
@@ -171,6 +177,8 @@ class CheckpointKeeper:
         ``wait``.
     wait : bool
         Make the directory before :meth:`begin` returns, so that the cut follows in the same round of a serial run.
+    expected_seconds : float
+        What the first checkpoint should take; :attr:`seconds` says what the last one took.
     """
 
     def __init__(
@@ -186,11 +194,13 @@ class CheckpointKeeper:
         silent: Callable[[], Collection[int]],
         period_seconds: float,
         wait: bool,
+        expected_seconds: float,
     ):
         self.run_dir, self.counters, self.owners, self.attributes = run_dir, counters, owners, attributes
         self.submit, self.keep_last, self.keep_every = submit, keep_last, keep_every
         self.silent, self.period_seconds, self.wait = silent, period_seconds, wait
         self.busy = False
+        self.seconds = expected_seconds
         self.written = 0
         self.failed = 0
         self._state, self._began, self._attempt = "idle", 0.0, 0
@@ -199,13 +209,14 @@ class CheckpointKeeper:
         self._update, self._last_good = -1, (-1, -1)
         self._unmarked: tuple = ()
 
-    def begin(self, global_update: int) -> None:
+    def begin(self, global_update: int, *, without_replay: bool = False) -> None:
         """Begin a checkpoint, unless one is under way or nothing happened since the last."""
         attributes = self.attributes()
         if self.busy or self._last_good == (global_update, attributes["total_frames"]):
             return
         self.busy, self._began = True, time.monotonic()
         self._update, self._attributes, self._state = global_update, attributes, "making"
+        self._without_replay = without_replay
         self._attempt = self._attempt % (ATTEMPTS - 1) + 1
         self._request = global_update * ATTEMPTS + self._attempt
 
@@ -246,6 +257,7 @@ class CheckpointKeeper:
     def step(self) -> None:
         """Take the next step of the checkpoint under way, if there is one."""
         if self._state == "made":
+            self.counters.set("without_replay", self._without_replay)
             self.counters.set("checkpoint", self._request)
             self._state = "writing"
             self._waiting, self._absent, self._held, self._good = list(self.owners), [], (0.0, 0), True
@@ -276,17 +288,21 @@ class CheckpointKeeper:
     def _finish(self) -> None:
         directory = checkpoint.unfinished_dir(self.run_dir, self._update)
         try:
-            owners = [name for names in self.owners.values() for name in names if name not in self._absent]
+            names = [name for names in self.owners.values() for name in names]
+            left_out = [name for name in names if self._without_replay and is_replay(name)]
+            owners = [name for name in names if name not in self._absent and name not in left_out]
             checkpoint.finish(directory, owners, self._absent, self._attributes)
             self._mark_best()
             best = read_best(self.run_dir)
             checkpoint.prune(
                 self.run_dir, self.keep_last, self.keep_every, best=best.path(self.run_dir) if best else None
             )
+            seconds = time.monotonic() - self._began
+            self.seconds = self.seconds if left_out else seconds
             log.info(
                 "checkpoint of update %d written in %.1f s; training was held for at most %.1f ms (rank %d)",
                 self._update,
-                time.monotonic() - self._began,
+                seconds,
                 *self._held,
             )
             self._warn_of_long_hold()

@@ -1,8 +1,6 @@
 """The monitor: run log, display, checkpoints, time limit and stop file of the whole job."""
 
 import logging
-import queue
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -16,7 +14,8 @@ from hpcrl.roles.checkpointing import CheckpointKeeper
 from hpcrl.roles.display import Progress
 from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.metrics import decode
-from hpcrl.roles.stopping import StopFlag
+from hpcrl.roles.stopping import Deadline, StopFlag
+from hpcrl.roles.writer import Writer
 from hpcrl.storage import schema
 from hpcrl.storage.runlog import RunLog
 from hpcrl.transport.counters import Counters
@@ -30,37 +29,6 @@ RATE_SECONDS = 5.0
 """Rates on the display are those of the last so many seconds."""
 TICK_SECONDS = 0.5
 """How often the display is refreshed and files, limits and checkpoints are looked after."""
-
-
-class Writer:
-    """A thread that does all file and terminal work of the monitor, in order. A slow disk never delays a server."""
-
-    def __init__(self):
-        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
-        self._thread.start()
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run ``task`` after all earlier ones."""
-        self._tasks.put(task)
-
-    def idle(self) -> bool:
-        """Whether everything submitted is done."""
-        return self._tasks.unfinished_tasks == 0
-
-    def close(self) -> None:
-        """Finish what was submitted and end the thread."""
-        self._tasks.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except StorageError as error:  # training goes on; anything else ends the job (threading.excepthook)
-                log.warning("%s", error)
-            finally:
-                self._tasks.task_done()
 
 
 class Sample(NamedTuple):
@@ -99,6 +67,8 @@ class Monitor:
         Seconds between two rows of the run log and two checkpoints.
     wall_seconds : float
         Training time of earlier starts of this run. [seconds]
+    deadline : Deadline
+        When the job is ended from outside.
     """
 
     kind, index = "monitor", 0
@@ -124,10 +94,11 @@ class Monitor:
         checkpoint_seconds: float,
         heartbeat_seconds: float,
         wall_seconds: float,
+        deadline: Deadline,
     ):
         self.name, self.run_dir, self.reports, self.counters, self.stop = name, run_dir, reports, counters, stop
         self.writer, self.keeper, self.runlog, self.display = writer, keeper, runlog, display
-        self.attendance, self.frames_per_step = attendance, frames_per_step
+        self.attendance, self.frames_per_step, self.deadline = attendance, frames_per_step, deadline
         self.total_frames, self.total_updates, self.time_limit = total_frames, total_updates, time_limit_seconds
         self.log_seconds, self.checkpoint_seconds, self.heartbeat_seconds = (
             log_seconds,
@@ -237,17 +208,35 @@ class Monitor:
     def close_when_left(self, num_left: Callable[[], int]) -> None:
         """The run is over: write the last checkpoint as soon as all ranks have left, then let everyone go.
 
-        A rank that is silent is not waited for, nor is one that has not left within ``heartbeat_seconds``.
+        A rank that is silent is not waited for, nor is one that has not left within ``heartbeat_seconds``, or a third
+        of the time that is left.
         """
-        self._num_left, self._patience_ends = num_left, time.monotonic() + self.heartbeat_seconds
+        self._look_for_term()
+        self._patience = min(self.heartbeat_seconds, self.deadline.left() / 3)
+        self._num_left, self._patience_ends = num_left, time.monotonic() + self._patience
 
     def _close(self) -> None:
+        self._look_for_term()
         if self._last_checkpoint_begun:
             if not self.keeper.busy and self.writer.idle():
                 self.counters.set("closed", 1)
         elif not self.keeper.busy and (self._all_left() or self._out_of_patience()):
-            self.keeper.begin(self.counters.get("global_update"))
+            self._begin_last_checkpoint()
             self._last_checkpoint_begun = True
+
+    def _look_for_term(self) -> None:
+        if self.stop.request.urgent:
+            self.deadline.hurry()
+
+    def _begin_last_checkpoint(self) -> None:
+        whole = self.deadline.leaves_time_for(self.keeper.seconds)
+        if not whole:
+            log.warning(
+                "the job is ended in %.0f s, and a checkpoint takes some %.0f s: the last one is without replay",
+                self.deadline.left(),
+                self.keeper.seconds,
+            )
+        self.keeper.begin(self.counters.get("global_update"), without_replay=not whole)
 
     def _all_left(self) -> bool:
         return self._num_left() + len(self.attendance.expendable()) >= len(self.attendance.labels)
@@ -257,7 +246,7 @@ class Monitor:
         if late:
             log.warning(
                 "some rank has not left its work within %g s; the last checkpoint is written without it",
-                self.heartbeat_seconds,
+                self._patience,
             )
         return late
 
@@ -276,6 +265,13 @@ class Monitor:
             self.stop.stop()
         elif self.time_limit and time.monotonic() - self.began > self.time_limit:
             log.info("run.time_limit_seconds reached: stopping")
+            self.stop.stop()
+        elif self.deadline.near(self.keeper.seconds):
+            log.info(
+                "the job is ended in %.0f s, and a checkpoint takes some %.0f s: stopping",
+                self.deadline.left(),
+                self.keeper.seconds,
+            )
             self.stop.stop()
 
     def write_row(self) -> None:

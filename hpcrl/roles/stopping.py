@@ -1,5 +1,6 @@
-"""One stop flag for the whole job."""
+"""One stop flag for the whole job, and when it must be raised because the job is ended from outside."""
 
+import math
 import time
 
 from hpcrl.transport.counters import Counters
@@ -46,3 +47,40 @@ class StopFlag:
             self.value = self.counters.get("stop")
             self._next_look = time.monotonic() + self.period
         return self.value != RUNNING
+
+
+LEAVE_SECONDS = 10.0
+"""What it takes to stop, beside the last checkpoint: all ranks leave their work, files are closed, MPI ends."""
+CAUTION = 1.5
+"""So much longer than the checkpoint before it, the last one may take."""
+URGENT_SECONDS = 25.0
+"""Left after TERM: Slurm sends KILL 30 s later, and others do much the same."""
+
+
+class Deadline:
+    """When the job will be ended from outside, so that it stops by itself in time for a last checkpoint.
+
+    Parameters
+    ----------
+    seconds : float
+        From now until it is ended; infinite where that is not known.
+    """
+
+    def __init__(self, seconds: float = math.inf):
+        self._given, self._end = seconds, time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds until the job is ended."""
+        return self._end - time.monotonic()
+
+    def hurry(self) -> None:
+        """TERM has come, now or before."""
+        self._end = min(self._end, time.monotonic() + URGENT_SECONDS)
+
+    def near(self, checkpoint_seconds: float) -> bool:
+        """Whether it is time to stop, where a checkpoint takes so long; never in the first half of the time given."""
+        return self.left() < min(LEAVE_SECONDS + CAUTION * checkpoint_seconds, self._given / 2)
+
+    def leaves_time_for(self, checkpoint_seconds: float) -> bool:
+        """Whether a checkpoint that takes so long, begun now, is finished in time."""
+        return self.left() > CAUTION * checkpoint_seconds

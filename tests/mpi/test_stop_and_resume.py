@@ -57,6 +57,15 @@ def test_a_signal_to_one_rank_stops_all(job):
 
 
 @pytest.mark.one_mpi
+def test_a_job_stops_by_itself_before_it_is_ended_from_outside(tmp_path):
+    end = time.time() + 24  # much more than a start takes on a busy machine
+    done = train(3, CONFIG, tmp_path, HPCRL_END_TIME=f"{end:.0f}", timeout=120)
+    assert done.returncode == EXIT_STOPPED, done.stderr
+    assert "the job is ended in" in done.stderr
+    assert latest(tmp_path)[0].global_update > 0
+
+
+@pytest.mark.one_mpi
 def test_the_run_log_can_be_read_while_the_run_is_going(job):
     _, run_dir = job
     deadline = time.monotonic() + 30

@@ -35,9 +35,11 @@ def events(run_dir):
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.long)])
-def test_killed_at_random_times_and_resumed_each_time(tmp_path, kills):
-    run_dir, rng = tmp_path / "run", np.random.default_rng(kills)
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(0, 10), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
+)
+def test_killed_at_random_times_and_resumed_each_time(tmp_path, seed, kills):
+    run_dir, rng = tmp_path / "run", np.random.default_rng(seed)
     number = update = 0
     for kill in range(kills):
         before = len(announced(run_dir))

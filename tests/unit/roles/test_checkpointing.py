@@ -46,6 +46,7 @@ class Job:
             silent=lambda: self.silent,
             period_seconds=10.0,
             wait=wait,
+            expected_seconds=5.0,
         )
 
     def train(self, version):
@@ -235,6 +236,26 @@ def test_all_owners_of_a_rank_are_cut_in_the_same_round_and_answer_together(tmp_
     arrays, _ = checkpoints.read_state(checkpoints.state_path(directory, "parameter_server-0"), "parameter_server")
     assert arrays["version"] == 5
     assert checkpoints.state_path(directory, "replay-0").exists()
+
+
+def test_a_checkpoint_without_replay(tmp_path):
+    job, memory = Job(tmp_path), Memory()
+    memory.released.set()
+    job.writers[1].owners.append(memory)
+    job.keeper.owners[1].append(memory.name)
+    for update, without in ((3, False), (4, True), (5, False)):
+        seconds = job.keeper.seconds
+        job.keeper.begin(update, without_replay=without)
+        job.keeper.step()
+        for writer in job.writers:
+            job.write(writer)
+        job.keeper.step()
+        newest, skipped = checkpoints.latest(tmp_path)
+        assert (newest.global_update, skipped) == (update, [])
+        assert ("replay-0" in newest.owners) != without
+        assert "parameter_server-1" in newest.owners
+        assert (job.keeper.seconds == seconds) == without  # what a whole one takes
+        job.keeper.step()
 
 
 def test_where_the_loop_waits_all_is_written_and_answered_in_the_round_of_the_request(tmp_path):

@@ -10,9 +10,11 @@ from fakes import FakeClock, FakeCounters
 
 from hpcrl.errors import StorageError
 from hpcrl.roles import monitor as monitoring
+from hpcrl.roles import stopping
 from hpcrl.roles.metrics import FIELDS, encode
-from hpcrl.roles.monitor import Monitor, Writer
-from hpcrl.roles.stopping import RUNNING, STOPPED, StopFlag
+from hpcrl.roles.monitor import Monitor
+from hpcrl.roles.stopping import RUNNING, STOPPED, Deadline, StopFlag
+from hpcrl.roles.writer import Writer
 from hpcrl.storage import schema
 
 
@@ -59,7 +61,7 @@ class RunLog:
 class Keeper:
     def __init__(self):
         self.begun, self.evaluations, self.busy = [], [], False
-        self.cuts = 0
+        self.cuts, self.seconds, self.without_replay = 0, 8.0, None
 
     def evaluated(self, *evaluation):
         self.evaluations.append(evaluation)
@@ -67,8 +69,9 @@ class Keeper:
     def cut(self):
         self.cuts += 1
 
-    def begin(self, global_update):
+    def begin(self, global_update, *, without_replay=False):
         self.begun.append(global_update)
+        self.without_replay = without_replay
         self.busy = True
 
     def step(self):
@@ -124,6 +127,7 @@ class AtOnce:
 def clock(monkeypatch):
     clock = FakeClock()
     monkeypatch.setattr(monitoring, "time", clock)
+    monkeypatch.setattr(stopping, "time", clock)
     return clock
 
 
@@ -134,7 +138,7 @@ def make(clock, tmp_path):
         parts = {
             "reports": Rings(),
             "counters": counters,
-            "stop": StopFlag(counters, SimpleNamespace(made=False)),
+            "stop": StopFlag(counters, SimpleNamespace(made=False, urgent=False)),
             "writer": AtOnce(),
             "keeper": Keeper(),
             "runlog": RunLog(),
@@ -148,6 +152,7 @@ def make(clock, tmp_path):
             "checkpoint_seconds": 60.0,
             "heartbeat_seconds": 30.0,
             "wall_seconds": 500.0,
+            "deadline": Deadline(),
         }
         return Monitor(name="run", run_dir=tmp_path, **(parts | keys))
 
@@ -303,6 +308,46 @@ def test_the_time_limit_counts_from_this_start(make, clock):
     assert monitor.stop.value == RUNNING
     later(monitor, clock, 2)
     assert monitor.stop.value == STOPPED
+
+
+def test_it_stops_in_time_for_a_last_checkpoint_before_the_job_is_ended(make, clock):
+    monitor = make(deadline=Deadline(100.0))
+    later(monitor, clock, 77)  # a checkpoint takes 8 s: half as long again and 10 s to leave
+    assert monitor.stop.value == RUNNING
+    later(monitor, clock, 2)
+    assert monitor.stop.value == STOPPED
+    monitor.close_when_left(lambda: 3)
+    later(monitor, clock, 1)
+    assert monitor.keeper.begun == [100]
+    assert not monitor.keeper.without_replay
+
+
+@pytest.mark.parametrize(("checkpoint_seconds", "late"), [(12, False), (20, True)])
+def test_after_term_the_last_checkpoint_goes_without_replay_where_that_would_be_late(
+    make, clock, caplog, checkpoint_seconds, late
+):
+    """TERM comes while the ranks leave; KILL follows after 30 s."""
+    monitor, left = make(), [2]
+    monitor.keeper.seconds = checkpoint_seconds
+    monitor.close_when_left(lambda: left[0])
+    later(monitor, clock, 1)
+    monitor.stop.request.urgent = True
+    later(monitor, clock, 1)
+    left[0] = 3
+    later(monitor, clock, 1)
+    assert monitor.keeper.begun == [100]
+    assert monitor.keeper.without_replay == late
+    assert ("the last one is without replay" in caplog.text) == late
+
+
+def test_after_term_ranks_that_do_not_leave_are_waited_for_less_long(make, clock):
+    monitor = make()
+    monitor.stop.request.urgent = True
+    monitor.close_when_left(lambda: 2)
+    later(monitor, clock, 8)
+    assert monitor.keeper.begun == []
+    later(monitor, clock, 1)
+    assert monitor.keeper.begun == [100]
 
 
 def test_checkpoints_come_every_period_until_the_stop(make, clock):

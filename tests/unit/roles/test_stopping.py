@@ -6,7 +6,7 @@ import pytest
 from fakes import FakeClock, FakeCounters
 
 from hpcrl.roles import stopping
-from hpcrl.roles.stopping import FINISHED, RUNNING, STOPPED, StopFlag
+from hpcrl.roles.stopping import FINISHED, RUNNING, STOPPED, Deadline, StopFlag
 
 NO_SIGNAL = SimpleNamespace(made=False)
 
@@ -65,3 +65,37 @@ def test_the_first_reason_that_a_rank_knows_stays(clock):
     signal.made = True
     assert flag()
     assert flag.value == counters.values["stop"] == FINISHED
+
+
+def test_a_deadline_is_near_when_a_checkpoint_would_just_fit(clock):
+    deadline = Deadline(1000.0)
+    clock.now += 1000 - 10 - 1.5 * 40 - 1
+    assert not deadline.near(checkpoint_seconds=40)
+    assert deadline.near(checkpoint_seconds=42)
+    assert deadline.leaves_time_for(47)
+    assert not deadline.leaves_time_for(48)
+
+
+def test_half_of_the_time_is_for_training_whatever_a_checkpoint_takes(clock):
+    deadline = Deadline(60.0)
+    clock.now += 29
+    assert not deadline.near(checkpoint_seconds=1000)
+    clock.now += 2
+    assert deadline.near(checkpoint_seconds=1000)
+
+
+def test_without_an_end_a_deadline_is_never_near_until_term_comes(clock):
+    deadline = Deadline()
+    clock.now += 1e9
+    assert not deadline.near(1000)
+    assert deadline.leaves_time_for(1000)
+    for _ in range(3):
+        deadline.hurry()
+        clock.now += 5
+    assert deadline.left() == 10
+
+
+def test_term_brings_no_end_nearer_that_is_near_already(clock):
+    deadline = Deadline(10.0)
+    deadline.hurry()
+    assert deadline.left() == 10
