@@ -224,11 +224,6 @@ def _replay_faults(config: "Config") -> Iterator[Fault]:
             f"expected at least replay.priority_beta_start = {replay.priority_beta_start}, "
             f"got {replay.priority_beta_end}",
         )
-    if replay.sampling == "prioritized" and config.topology.layout == "split" and replay.place == "local":
-        yield (
-            ("replay.sampling", "topology.layout", "replay.place"),
-            "expected 'uniform' in the split layout with replay.place 'local' (or choose 'global'), got 'prioritized'",
-        )
 
 
 def expected(detail: Mapping[str, Any]) -> str:

@@ -283,13 +283,15 @@ def make_roles(job: Job) -> list:
         job.parameters = make_replicated(job, learning_rate_schedule(job))
         job.params, job.targets = job.parameters.vectors()
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
+    if job.memory_comm and job.memory.host:
+        roles.insert(0, job.memory.host)
     if job.checkpoint:
         _restore(job, roles)
     owners = [RoleState(role) for role in roles if role.kind not in STATELESS_KINDS]
     if job.config.checkpoint.replay == "full" and job.comm.rank in job.memory_ranks:
         index = job.memory_ranks.index(job.comm.rank)
         held = job.hosted_part or job.memory
-        owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.priorities))
+        owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.table))
     writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
     return [*roles, writer, *([job.counters] if job.synchronous else [])]
 

@@ -68,6 +68,8 @@ class Job:
     """What this rank holds of a global replay memory."""
     parameters: ReplicatedParameters | None = field(init=False, default=None)
     """All parameters, where learners are synchronous."""
+    memory_comm: MPI.Intracomm | None = field(init=False, default=None)
+    """The ranks that share the memory of a node, where memories are of nodes and this rank uses one."""
 
     def __post_init__(self):
         config, plan, comm = self.config, self.plan, self.comm

@@ -1,6 +1,7 @@
 """Wiring of the replay memories: of a rank, of the ranks of a node, or of the whole job."""
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from hpcrl.replay.distributed import (
     MESSAGE_WORDS,
     DistributedLanes,
     DistributedPriorities,
+    SharedPriorities,
     split_table,
     table_floats,
 )
@@ -52,12 +54,16 @@ class ReplayMemory(NamedTuple):
     """of what was learned from"""
     set_new_priorities: SetPriorities | None
     """of what this rank's actor appended; all three None where sampling is uniform"""
+    table: PriorityTable | None
+    """the priorities, where this rank keeps them for all that share the memory"""
+    host: ReplayHost | None
+    """what keeps those of a node's memory"""
 
 
 def make_memory(job: "Job") -> ReplayMemory:
     """The memory of this rank's actor or learner; collective over the ranks that share it."""
     config, (role, members) = job.config, _membership(job)
-    priorities = set_priorities = set_new = None
+    priorities = set_priorities = set_new = table = host = None
     prioritized = config.replay.sampling == "prioritized"
     if members.node is None:
         if prioritized:
@@ -66,16 +72,17 @@ def make_memory(job: "Job") -> ReplayMemory:
         lanes, tally = _distributed(job, set_priorities), CountedTally(job.counters)
         set_new = lanes.hold if prioritized else None
     elif job.plan.layout == "split":
-        lanes, tally = _of_the_node(job, role)
+        lanes, tally, priorities, table, host = _of_the_node(job, role)
+        set_priorities = set_new = priorities.set if prioritized else None
     else:
         spec, share, shape = job.spec, _share(job, role), job.shapes[job.plan.memory_of(role)]
         lengths = {"capacity": share.slots if share else shape.capacity, "stack": shape.stack, "n_step": shape.n_step}
         lanes, tally = local_lanes(shape.num_lanes, spec.obs_shape, spec.obs_dtype, **lengths), LocalTally()
         if prioritized:
-            priorities, set_priorities = local_table(lanes, config.replay.priority_alpha)
-            set_new = set_priorities
+            table, set_priorities = local_table(lanes, config.replay.priority_alpha)
+            priorities, set_new = table, set_priorities
         if share:
-            share.restore(lanes, priorities)
+            share.restore(lanes, table)
     ratio = TrainingRatio(
         tally,
         intensity=config.learning.training_intensity,
@@ -85,7 +92,7 @@ def make_memory(job: "Job") -> ReplayMemory:
         block=config.learning.training_ratio == "block",
     )
     first = members.actors.index(role.index) * config.env.simulators if role.kind == "actor" else 0
-    return ReplayMemory(lanes, ratio, first, priorities, set_priorities, set_new)
+    return ReplayMemory(lanes, ratio, first, priorities, set_priorities, set_new, table, host)
 
 
 def _membership(job: "Job") -> tuple[Role, Memory]:
@@ -107,7 +114,17 @@ def _share(job: "Job", role: Role) -> MemoryShare | None:
     return MemoryShare(job.shares, index, job.shapes) if restores else None
 
 
-def _of_the_node(job: "Job", role: Role) -> tuple[Lanes, SharedTally]:
+class NodePart(NamedTuple):
+    """What a rank has of the memory of its node; see `ReplayMemory`."""
+
+    lanes: Lanes
+    tally: SharedTally
+    priorities: SharedPriorities | None
+    table: PriorityTable | None
+    host: ReplayHost | None
+
+
+def _of_the_node(job: "Job", role: Role) -> NodePart:
     share, shape = _share(job, role), job.shapes[job.plan.memory_of(role)]
     # The lowest rank is the one that restores: it knows how many records the lanes must hold.
     capacity = job.memory_comm.bcast(share.slots if share else shape.capacity)
@@ -121,10 +138,48 @@ def _of_the_node(job: "Job", role: Role) -> tuple[Lanes, SharedTally]:
         )
     )
     lanes = Lanes(shared.array, SharedCursors(shared, shape.num_lanes), **lengths)
+    kept = (None, None, None)
+    if job.config.replay.sampling == "prioritized":
+        kept = _priorities_of_the_node(job, job.plan.memory_of(role), lanes)
     if share:
-        share.restore(lanes)
+        share.restore(lanes, kept[1])
     wait_for_all(job.memory_comm)  # nobody writes to or draws from lanes that are still being restored
-    return lanes, SharedTally(shared, 2 * shape.num_lanes)
+    return NodePart(lanes, SharedTally(shared, 2 * shape.num_lanes), *kept)
+
+
+def _priorities_of_the_node(
+    job: "Job", index: int, lanes: Lanes
+) -> tuple[SharedPriorities, PriorityTable | None, ReplayHost | None]:
+    """Priorities that the lowest rank keeps, between two steps of its other roles, and all read."""
+    comm, floats = job.memory_comm, lanes.num_lanes * table_floats(lanes.capacity)
+    shared = job.keep(NodeMemory(comm, shape=(floats,), dtype=np.dtype(np.float64), words=1))
+    rings = job.keep(_priority_rings(comm, producers=range(comm.size), hosts=(0,)))
+    table = host = None
+    if comm.rank == 0:
+        shared.array[:] = 0
+        table = _priority_table(shared.array, lanes, job.config.replay.priority_alpha)
+        host = ReplayHost(
+            index,
+            reserved=lanes.cursors.reserved,
+            show=shared.show,
+            table=table,
+            rings=rings,
+            reporter=job.reporter,
+        )
+    return SharedPriorities(shared.array, 0, rings), table, host
+
+
+def _priority_rings(comm: MPI.Intracomm, *, producers: Sequence[int], hosts: Sequence[int], **options) -> Rings:
+    record_bytes = dict.fromkeys(hosts, 8 * MESSAGE_WORDS)
+    return Rings(
+        comm, name="priorities", producers=producers, record_bytes=record_bytes, capacity=PRIORITY_MESSAGES, **options
+    )
+
+
+def _priority_table(memory: np.ndarray, lanes: Lanes, alpha: float) -> PriorityTable:
+    values, sums = split_table(memory)
+    sizes = {"num_lanes": lanes.num_lanes, "capacity": lanes.capacity, "stack": lanes.stack}
+    return PriorityTable(values, sums, alpha=alpha, **sizes)
 
 
 # The global memory --------------------------------------------------------------------------------------------------
@@ -134,8 +189,8 @@ class HostedPart(NamedTuple):
     """What a server rank holds of the global memory."""
 
     lanes: Lanes
-    priorities: PriorityTable | None
-    """None where sampling is uniform"""
+    table: PriorityTable | None
+    """of their priorities; None where sampling is uniform"""
 
 
 def host_lanes(job: "Job", **options) -> tuple[HostedLanes, Rings | None, HostedPart | None]:
@@ -168,35 +223,25 @@ def host_lanes(job: "Job", **options) -> tuple[HostedLanes, Rings | None, Hosted
     )
     part = _own_part(job, hosted, prioritized) if holds else None
     if share:
-        share.restore(part.lanes, part.priorities)
+        share.restore(part.lanes, part.table)
         if not job.exact:
             leave_open_episodes(part.lanes, np.arange(part.lanes.num_lanes))
         hosted.show()
     if not prioritized:
         return hosted, None, part
-    rings = job.keep(
-        Rings(
-            job.comm,
-            name="priorities",
-            producers=sorted({*job.learners, *job.plan.ranks_of("actor")}),
-            record_bytes=dict.fromkeys(job.servers, 8 * MESSAGE_WORDS),
-            capacity=PRIORITY_MESSAGES,
-            **options,
-        )
-    )
-    return hosted, rings, part
+    producers = sorted({*job.learners, *job.plan.ranks_of("actor")})
+    return hosted, job.keep(_priority_rings(job.comm, producers=producers, hosts=job.servers, **options)), part
 
 
 def _own_part(job: "Job", hosted: HostedLanes, prioritized: bool) -> HostedPart:
     shape = job.shapes[0]
     records = hosted.own_records(record_dtype(job.spec.obs_shape, job.spec.obs_dtype))
     lengths = {"capacity": hosted.capacity, "stack": shape.stack, "n_step": shape.n_step}
-    table, num_lanes = None, len(records)
+    lanes, table = Lanes(records, OwnCursors(hosted), **lengths), None
     if prioritized:
-        values, sums = split_table(hosted.table[: num_lanes * table_floats(hosted.capacity)])
-        sizes = {"num_lanes": num_lanes, "capacity": hosted.capacity, "stack": shape.stack}
-        table = PriorityTable(values, sums, alpha=job.config.replay.priority_alpha, **sizes)
-    return HostedPart(Lanes(records, OwnCursors(hosted), **lengths), table)
+        floats = hosted.table[: len(records) * table_floats(hosted.capacity)]
+        table = _priority_table(floats, lanes, job.config.replay.priority_alpha)
+    return HostedPart(lanes, table)
 
 
 def _distributed(job: "Job", set_priorities: SetPriorities | None) -> DistributedLanes:
@@ -218,8 +263,15 @@ def _distributed(job: "Job", set_priorities: SetPriorities | None) -> Distribute
 
 def make_replay_host(job: "Job", index: int) -> ReplayHost:
     """Host ``index`` of the global memory."""
-    table = job.hosted_part.priorities if job.hosted_part else None
-    return ReplayHost(index, lanes=job.hosted_lanes, table=table, rings=job.priority_rings)
+    table, lanes = job.hosted_part.table if job.hosted_part else None, job.hosted_lanes
+    return ReplayHost(
+        index,
+        reserved=lanes.own_reserved,
+        show=lanes.show,
+        table=table,
+        rings=job.priority_rings,
+        reporter=job.reporter,
+    )
 
 
 # What uses a memory -------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-"""One replay memory spread over several ranks, as its actors and learners see it (Gorila, section 4: global replay).
+"""One replay memory shared by several ranks, as its actors and learners see it (Gorila, section 4: global replay).
 
 What moves data is handed in (:class:`hpcrl.transport.lanes.HostedLanes` and rings); here is how it is used.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -93,8 +95,72 @@ class DistributedLanes(StepWriter):
             self._held.clear()
 
 
-class DistributedPriorities:
-    """Priorities that hosts keep: read where they lie, and sent to their host to be written.
+class SentPriorities:
+    """Priorities that other ranks keep: sent to them to be written.
+
+    Parameters
+    ----------
+    hosts : sequence of int
+        Ranks that keep those of the lanes dealt to them in turn.
+    rings : Rings
+        A ring to each of them.
+    """
+
+    def __init__(self, hosts: Sequence[int], rings):
+        self._hosts, self._num_hosts, self._rings = hosts, len(hosts), rings
+        self._unsent: dict[int, np.ndarray] = {}
+
+    def set(self, lane: np.ndarray, index: np.ndarray, delta: np.ndarray) -> None:
+        """Send priorities of records that are in the memory; what a ring has no room for is kept for the next call."""
+        rows = np.empty((len(lane), 3), np.int64)
+        rows[:, 0], rows[:, 1] = lane // self._num_hosts, index
+        rows[:, 2] = np.asarray(delta, np.float64).view(np.int64)
+        for host in set((lane % self._num_hosts).tolist()):
+            mine = rows[lane % self._num_hosts == host]
+            self._unsent[host] = np.concatenate([self._unsent[host], mine]) if host in self._unsent else mine
+        for host, waiting in list(self._unsent.items()):
+            self._unsent[host] = self._send(host, waiting)
+            if not len(self._unsent[host]):
+                del self._unsent[host]
+
+    def _send(self, host: int, rows: np.ndarray) -> np.ndarray:
+        """Push rows in messages; what is left of them where the ring is full."""
+        while len(rows):
+            part = np.ascontiguousarray(rows[:MESSAGE_ROWS])
+            if not self._rings.push({self._hosts[host]: (np.array([len(part)]), part)}):
+                break
+            rows = rows[MESSAGE_ROWS:]
+        return rows
+
+
+class SharedPriorities(SentPriorities):
+    """Priorities that a rank of this node keeps, in memory that this rank reads directly.
+
+    Parameters
+    ----------
+    table : float64
+        All of them, as :func:`split_table` has them.
+    host : int
+        Who keeps them.
+    rings
+        See `SentPriorities`.
+    """
+
+    def __init__(self, table: np.ndarray, host: int, rings):
+        super().__init__((host,), rings)
+        self._values, self._block_sums = split_table(table)
+
+    def sums(self) -> np.ndarray:
+        """float64 ``[blocks]``: a copy, as they change meanwhile"""
+        return self._block_sums.copy()
+
+    def slots(self, blocks: np.ndarray) -> np.ndarray:
+        """float64 ``[B, BLOCK_SLOTS]``: likewise"""
+        return self._values[blocks]
+
+
+class DistributedPriorities(SentPriorities):
+    """Priorities that hosts of lanes keep: read where they lie.
 
     Parameters
     ----------
@@ -105,11 +171,8 @@ class DistributedPriorities:
     """
 
     def __init__(self, hosted, rings):
-        self._hosted, self._rings = hosted, rings
-        self._num_hosts, self._lane_blocks = len(hosted.hosts), blocks_per_lane(hosted.capacity)
-        self._unsent: dict[int, np.ndarray] = {}
-
-    # what learners read -------------------------------------------------------------------------------------------
+        super().__init__(hosted.hosts, rings)
+        self._hosted, self._lane_blocks = hosted, blocks_per_lane(hosted.capacity)
 
     def sums(self) -> np.ndarray:
         """float64 ``[blocks]`` of all lanes"""
@@ -131,30 +194,6 @@ class DistributedPriorities:
             wanted.setdefault(int(host), []).append((int(first), out[row]))
         self._hosted.read_tables(wanted)
         return out
-
-    # what is sent to the hosts ------------------------------------------------------------------------------------
-
-    def set(self, lane: np.ndarray, index: np.ndarray, delta: np.ndarray) -> None:
-        """Send priorities of records that are in the memory; what a ring has no room for is kept for the next call."""
-        rows = np.empty((len(lane), 3), np.int64)
-        rows[:, 0], rows[:, 1] = lane // self._num_hosts, index
-        rows[:, 2] = np.asarray(delta, np.float64).view(np.int64)
-        for host in set((lane % self._num_hosts).tolist()):
-            mine = rows[lane % self._num_hosts == host]
-            self._unsent[host] = np.concatenate([self._unsent[host], mine]) if host in self._unsent else mine
-        for host, waiting in list(self._unsent.items()):
-            self._unsent[host] = self._send(host, waiting)
-            if not len(self._unsent[host]):
-                del self._unsent[host]
-
-    def _send(self, host: int, rows: np.ndarray) -> np.ndarray:
-        """Push rows in messages; what is left of them where the ring is full."""
-        while len(rows):
-            part = np.ascontiguousarray(rows[:MESSAGE_ROWS])
-            if not self._rings.push({self._hosted.hosts[host]: (np.array([len(part)]), part)}):
-                break
-            rows = rows[MESSAGE_ROWS:]
-        return rows
 
 
 def decode_message(record: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

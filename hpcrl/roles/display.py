@@ -46,6 +46,8 @@ class Progress:
     training_intensity: float = math.nan
     replay_fill: float = math.nan
     sampling_hidden: float = math.nan
+    samples_redrawn: int = 0
+    priorities_dropped: int = 0
     loss: float = math.nan
     mean_q: float = math.nan
     eta_seconds: float = math.nan

@@ -32,6 +32,7 @@ FIELDS = {
         "learning_rate",
     ),
     "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum", "learning_rate", "effective_rate"),
+    "replay_host": ("dropped",),
     "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
 }
 """Values of a report by kind. Counts are totals since the rank started, but of gradients since the last report."""
@@ -196,9 +197,19 @@ class Reporter:
                 effective_rate=server.optimizer.effective_rate(),
             )
 
+    def host(self, host) -> None:
+        """A replay host's count of priorities that came too late."""
+        if host.table is not None and self._is_due("replay_host"):
+            self._send("replay_host", host.index, dropped=host.table.dropped)
+
     def last_words(self, roles) -> None:
         """What the roles of this rank have to say at the end, whenever they last said something."""
-        report = {"actor": self.actor, "learner": self.learner, "parameter_server": self.server}
+        report = {
+            "actor": self.actor,
+            "learner": self.learner,
+            "parameter_server": self.server,
+            "replay_host": self.host,
+        }
         for role in roles:
             if role.kind in report:
                 self._due.clear()

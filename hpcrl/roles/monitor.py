@@ -341,6 +341,8 @@ class Monitor:
             training_intensity=(now.trained - before.trained) / acted if acted else float("nan"),
             replay_fill=self._mean("learner", "replay_fill"),
             sampling_hidden=self._mean("learner", "sampling_hidden"),
+            samples_redrawn=round(self._sum("learner", "overwritten")),
+            priorities_dropped=round(self._sum("replay_host", "dropped")),
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),
             eta_seconds=self._eta(now, frames_per_second, updates_per_second),

@@ -1,10 +1,12 @@
-"""The host of a part of the global replay memory: keeps the priorities of the lanes that lie with it."""
+"""The host of a replay memory, or of a part of it: keeps the priorities of the lanes that lie with it."""
+
+from collections.abc import Callable
 
 import numpy as np
 
 from hpcrl.replay.distributed import decode_message
 from hpcrl.replay.priorities import PriorityTable
-from hpcrl.transport.lanes import HostedLanes
+from hpcrl.roles.metrics import Reporter
 from hpcrl.transport.ring import Rings
 
 
@@ -17,18 +19,31 @@ class ReplayHost:
     ----------
     index : int
         Number of this host.
-    lanes : HostedLanes
+    reserved : callable
+        int64 ``[lanes]``: how many records of each of this host's lanes are begun, as it is now.
+    show : callable
+        Lets others see what this host wrote to its table.
     table : PriorityTable or None
         Priorities of this host's lanes; None where sampling is uniform.
     rings : Rings or None
         One ring from each actor or learner, with the messages of `hpcrl.replay.distributed`.
+    reporter : Reporter
     """
 
     kind = "replay_host"
 
-    def __init__(self, index: int, *, lanes: HostedLanes, table: PriorityTable | None, rings: Rings | None):
+    def __init__(
+        self,
+        index: int,
+        *,
+        reserved: Callable[[], np.ndarray],
+        show: Callable[[], None],
+        table: PriorityTable | None,
+        rings: Rings | None,
+        reporter: Reporter,
+    ):
         self.index = index
-        self.lanes, self.table, self.rings = lanes, table, rings
+        self.reserved, self.show, self.table, self.rings, self.reporter = reserved, show, table, rings, reporter
 
     def step(self) -> bool:
         """Take in one message of everyone who sent any; whether there were any."""
@@ -39,12 +54,10 @@ class ReplayHost:
             return False
         # Only now: a record's slot was reserved before its priority was sent. A look before (1) might miss that, and
         # the next one would take the new priority for that of the record which was there before.
-        self.table.forget(self._reserved())  # (2)
+        self.table.forget(self.reserved())  # (2)
         messages = [decode_message(self.rings.oldest(producer)) for producer in waiting]
         self.table.set(*map(np.concatenate, zip(*messages, strict=True)))  # (3)
-        self.lanes.show()
+        self.show()
         self.rings.pop(waiting)  # (4)
+        self.reporter.host(self)
         return True
-
-    def _reserved(self) -> np.ndarray:
-        return self.lanes.look_at_own()[:, 0]

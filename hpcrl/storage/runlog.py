@@ -287,10 +287,17 @@ def _read_segment(path: Path, table: str) -> tuple[int, int, dict[str, np.ndarra
             schema.check_header(file.attrs, "runlog", path)
             group = file[table]
             num_rows = int(group[schema.COMMITTED_ROWS][0])  # read first: columns only grow
-            rows = {name: group[name][:num_rows] for name in schema.TABLES[table]}
+            rows = {name: _read_column(group, name, column, num_rows) for name, column in schema.TABLES[table].items()}
             return int(file.attrs[schema.RESUMED_UPDATE]), int(file.attrs[schema.RESUMED_FRAMES]), rows
     except (OSError, RuntimeError, KeyError) as error:
         raise storage_error("read", path, error) from error
+
+
+def _read_column(group, name: str, column: schema.Column, num_rows: int) -> np.ndarray:
+    """A column; where it was added to this version of the format since the file was written, nothing: NaN or -1."""
+    if name not in group:
+        return np.full(num_rows, np.nan if column.dtype.startswith("f") else -1, column.dtype)
+    return group[name][:num_rows]
 
 
 def _open_to_read(path: Path):

@@ -128,6 +128,12 @@ TABLES: dict[str, dict[str, Column]] = {
         "sampling_hidden": Column(
             "f8", "1", "share of drawing minibatches not waited for so far; NaN: none drawn ahead"
         ),
+        "samples_redrawn": Column(
+            "i8", "transitions", "drawn again so far, as they were overwritten while they were copied"
+        ),
+        "priorities_dropped": Column(
+            "i8", "1", "that came to the hosts of a shared memory too late so far: their records were overwritten"
+        ),
         "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),
         "mean_q": Column("f8", "score", "mean value of the actions in the minibatches since the row before"),
     },

@@ -157,6 +157,10 @@ class HostedLanes:
         mine = self.hosts.index(self.window.rank)
         return self._drive({mine: look(self._layouts[mine])})[mine]
 
+    def own_reserved(self) -> np.ndarray:
+        """int64 ``[lanes]``: records begun in this host's lanes."""
+        return self.look_at_own()[:, 0]
+
     def set_own(self, place: int, index: int) -> None:
         """Let lane ``place`` of this host, which nobody writes yet, hold the records below ``index``."""
         host = self.hosts.index(self.window.rank)

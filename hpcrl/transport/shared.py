@@ -61,6 +61,10 @@ class NodeMemory:
         self.words.flush(0)
         return np.array([before for _, before in begun], np.int64)
 
+    def show(self) -> None:
+        """Let others see what this rank stored, and this rank what others did."""
+        self.win.Sync()
+
     def free(self) -> None:
         """Free both windows; collective over the node. ``array`` must not be used afterwards."""
         if self.win != MPI.WIN_NULL:

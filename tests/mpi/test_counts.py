@@ -42,9 +42,10 @@ def test_any_counts_learn_around_a_global_memory(servers, learners, actors, tmp_
     learns_and_all_take_part(tmp_path, sum(counts.values()), overrides)
 
 
-def test_one_actors_memory_in_its_node_feeds_three_learners(tmp_path):
+@pytest.mark.parametrize("sampling", [pytest.param("uniform", marks=pytest.mark.long), "prioritized"])
+def test_one_actors_memory_in_its_node_feeds_three_learners(sampling, tmp_path):
     counts = ["topology.learners=3", "topology.actors=1"]
-    learns_and_all_take_part(tmp_path, 5, [*OVERRIDES, *counts, "replay.place=local"])
+    learns_and_all_take_part(tmp_path, 5, [*OVERRIDES, *counts, "replay.place=local", f"replay.sampling={sampling}"])
 
 
 def learns_and_all_take_part(run_dir: Path, ranks: int, overrides: list[str]) -> None:

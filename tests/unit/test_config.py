@@ -297,14 +297,12 @@ def test_every_fault_of_replay_is_told_at_once():
     keys = {fault.split(":")[0] for fault in faults}
     assert keys >= {"replay.priority_alpha", "replay.priority_beta_start", "topology.learners"}
     right = {**replay, "priority_alpha": 0.6, "priority_beta_start": 0.4, "priority_beta_end": 0.3}
-    topology = {"layout": "split"}
-    faults = faults_of({"replay": right, "learning": {"batch_size": 64}, "topology": topology})
+    faults = faults_of({"replay": right, "learning": {"batch_size": 64}})
     keys = {fault.split(":")[0] for fault in faults}
     assert keys >= {
         "replay.capacity_steps",
         "replay.learning_starts_steps",
         "replay.priority_beta_end",
-        "replay.sampling",
         "learning.batch_size",
     }
 

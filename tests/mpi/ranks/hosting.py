@@ -2,8 +2,8 @@
 
 The first ranks host the lanes, the next write them, the last draws. A frame is its lane and index all over, so a torn
 or misplaced one shows; a record's priority is ``1 + (lane + index) % 4`` at first, and the sampler sets it anew to
-``1 + (lane + index + round) % 4``. The sampler counts what it draws by what it may expect: uniform draws by lane, and
-prioritised ones, each weighted by 1 over its probability, by lane too; both come to a chi-square over all lanes.
+``1 + (lane + index + round) % 4``. The sampler compares how often it draws what with what is to be expected, however
+far the writers got meanwhile: see `AliveThroughout` and `AsRead`.
 """
 
 import sys
@@ -19,11 +19,12 @@ from hpcrl.replay.distributed import (
     split_table,
     table_floats,
 )
-from hpcrl.replay.lanes import record_dtype
+from hpcrl.replay.lanes import lowest_drawable, record_dtype
 from hpcrl.replay.newcomers import Newcomers
-from hpcrl.replay.priorities import PriorityTable
+from hpcrl.replay.priorities import BLOCK_SLOTS, PriorityTable, blocks_per_lane
 from hpcrl.replay.prioritized import PrioritizedReplay
-from hpcrl.replay.uniform import UniformReplay
+from hpcrl.replay.uniform import Draw, UniformReplay
+from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.replay_host import ReplayHost
 from hpcrl.transport.lanes import HostedLanes
 from hpcrl.transport.ring import Rings
@@ -31,6 +32,7 @@ from hpcrl.transport.waiting import Backoff, wait_for_all
 
 HOSTS, SAMPLING, SECONDS = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 FRAME, STACK, N_STEP, LANES_EACH, CAPACITY, SEND, TAG = (500,), 2, 2, 3, 300, 4, 10_000_000
+BATCH_SIZE = 256
 DTYPE = record_dtype(FRAME, np.dtype(np.int32))
 
 comm = MPI.COMM_WORLD
@@ -75,7 +77,15 @@ def host() -> str:
         own = hosted.lanes_of(comm.rank)
         values, sums = split_table(hosted.table[: own * table_floats(CAPACITY)])
         table = PriorityTable(values, sums, num_lanes=own, capacity=CAPACITY, stack=STACK, alpha=1.0)
-    role, done, backoff = ReplayHost(comm.rank, lanes=hosted, table=table, rings=rings), comm.Ibarrier(), Backoff(comm)
+    role = ReplayHost(
+        comm.rank,
+        reserved=hosted.own_reserved,
+        show=hosted.show,
+        table=table,
+        rings=rings,
+        reporter=Reporter(lambda record: True, 1.0),
+    )
+    done, backoff = comm.Ibarrier(), Backoff(comm)
     while not done.Test():
         if role.step():
             backoff.reset()
@@ -104,16 +114,110 @@ def write(until: float) -> str:
     return f"written {index}"
 
 
+class Score:
+    """Draws by cell, against how many of them each cell was to have.
+
+    Every draw is independent of all before it, given what its expectation was made of.
+    """
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.found, self.expected = np.zeros(shape), np.zeros(shape)
+
+    def standard(self) -> float:
+        """Pearson's chi-square as a standard normal deviate (Wilson and Hilferty 1931)."""
+        free = self.found.size - 1
+        statistic = ((self.found - self.expected) ** 2 / self.expected).sum()
+        return ((statistic / free) ** (1 / 3) - 1 + 2 / (9 * free)) / np.sqrt(2 / (9 * free))
+
+
+class AliveThroughout:
+    """Uniform draws, by lane and age, among the records that could be drawn from before a batch until after it.
+
+    Whatever else could be drawn for some of that time, and however often something was drawn again: each of these
+    records had the same chance in every draw.
+    """
+
+    AGES = 16
+
+    def __init__(self):
+        self.scores = [Score((num_lanes, self.AGES))]
+
+    def before(self) -> None:
+        self.end = hosted.committed() - N_STEP
+
+    def after(self, lane: np.ndarray, index: np.ndarray) -> None:
+        begin = lowest_drawable(hosted.reserved(), capacity=CAPACITY, stack=STACK)
+        records = np.maximum(self.end - begin, 0)
+        edges = -(-np.arange(self.AGES + 1) * records[:, None] // self.AGES)
+        mine = (begin[lane] <= index) & (index < self.end[lane])
+        lane, index = lane[mine], index[mine]
+        (score,) = self.scores
+        np.add.at(score.found, (lane, (index - begin[lane]) * self.AGES // records[lane]), 1)
+        if records.any():
+            score.expected += len(lane) * np.diff(edges, axis=1) / records.sum()
+
+
+class AsRead:
+    """Prioritised draws, by block and by place in it, among the priorities that the sampler itself had read.
+
+    Stands between the sampler and its priorities, and looks at every draw before anything is drawn again.
+    """
+
+    PLACES = 16
+
+    def __init__(self):
+        self.blocks, self.places = self.scores = Score((num_lanes * blocks_per_lane(CAPACITY),)), Score((self.PLACES,))
+        self.full = False
+
+    def sums(self) -> np.ndarray:
+        self.read_sums = priorities.sums()
+        return self.read_sums
+
+    def slots(self, blocks: np.ndarray) -> np.ndarray:
+        self.drawn, self.read_slots = blocks, priorities.slots(blocks)
+        return self.read_slots
+
+    def look(self, draw: Draw) -> None:
+        count, totals = len(self.drawn), self.read_slots.sum(axis=1)
+        if not self.full:
+            return
+        self.blocks.found += np.bincount(self.drawn, minlength=len(self.read_sums))
+        self.blocks.expected += count * self.read_sums / self.read_sums.sum()
+        held = totals > 0  # others were emptied between sum and slots
+        place = (draw.index[held] % CAPACITY) % BLOCK_SLOTS % self.PLACES
+        self.places.found += np.bincount(place, minlength=self.PLACES)
+        share = self.read_slots[held] / totals[held, None]
+        self.places.expected += share.sum(axis=0).reshape(-1, self.PLACES).sum(axis=0)
+
+    def before(self) -> None:
+        self.full = self.full or bool(hosted.committed().min() > CAPACITY)
+
+    def after(self, lane: np.ndarray, index: np.ndarray) -> None:
+        pass
+
+
+class Watched(PrioritizedReplay):
+    """Shows its draws."""
+
+    def _propose(self, count: int, rng: np.random.Generator) -> Draw | None:
+        draw = super()._propose(count, rng)
+        if draw:
+            self._priorities.look(draw)
+        return draw
+
+
 def sample(until: float) -> str:
-    rng, counts, draws, rounds = np.random.default_rng(0), np.zeros((num_lanes, 4)), 0, 0
+    rng, draws, rounds = np.random.default_rng(0), 0, 0
     returns = {"n_step": N_STEP, "discount": 0.5, "reward_clip": None}
+    watch = AsRead() if prioritized else AliveThroughout()
     if prioritized:
-        sources = {"priorities": priorities, "set_priorities": priorities.set, "beta": lambda: 1.0}
-        replay = PrioritizedReplay(lanes, **returns, **sources)
+        sources = {"priorities": watch, "set_priorities": priorities.set, "beta": lambda: 1.0}
+        replay = Watched(lanes, **returns, **sources)
     else:
         replay = UniformReplay(lanes, **returns)
     while time.monotonic() < until:
-        batch = replay.sample(64, rng)
+        watch.before()
+        batch = replay.sample(BATCH_SIZE, rng)
         if batch is None:
             continue
         newest = batch.s_tm1[:, -1]
@@ -125,14 +229,11 @@ def sample(until: float) -> str:
             np.testing.assert_array_equal(batch.place, np.stack([lane, index], axis=1))
             rounds += 1
             replay.update(batch, 1.0 + (lane + index + rounds) % 4)
-        if hosted.committed().min() > CAPACITY:  # all lanes are full: from here on all weigh the same
-            weight = batch.weight / batch.weight.sum() * 64 if prioritized else np.ones(64)
-            np.add.at(counts, (lane, index % 4), weight)
-            draws += 64
+        watch.after(lane, index)
+        draws += BATCH_SIZE
     wait_for_all(comm)
-    expected = draws / counts.size
-    spread = np.sqrt(((counts - expected) ** 2 / expected).sum() / (counts.size - 1)) if draws else -1
-    return f"draws {draws} overwritten {replay.overwritten} spread {spread:.3f}"
+    scores = " ".join(f"{score.standard():.2f}" for score in watch.scores)
+    return f"draws {draws} overwritten {replay.overwritten} scores {scores}"
 
 
 comm.Barrier()

@@ -7,6 +7,7 @@ from hpcrl.replay.distributed import (
     MESSAGE_ROWS,
     DistributedLanes,
     DistributedPriorities,
+    SharedPriorities,
     decode_message,
     split_table,
     table_floats,
@@ -145,3 +146,17 @@ def test_blocks_are_read_from_the_host_that_has_them():
     np.testing.assert_allclose(priorities.sums(), padded.sum(axis=1), rtol=1e-3)
     drawn = rng.integers(len(padded), size=40)
     np.testing.assert_allclose(priorities.slots(drawn), padded[drawn], rtol=1e-3, atol=1e-5)
+
+
+def test_shared_priorities_are_read_as_they_are_and_sent_to_the_one_who_keeps_them():
+    memory, rings = np.zeros(LANES * table_floats(CAPACITY)), Rings(room=1)
+    values, sums = split_table(memory)
+    table = PriorityTable(values, sums, num_lanes=LANES, capacity=CAPACITY, stack=STACK, alpha=1.0)
+    priorities = SharedPriorities(memory, 7, rings)
+    priorities.set(np.array([0, 4]), np.array([5, 6]), np.array([0.5, 2.0]))
+    assert rings.messages == [(7, [0, 4], [5, 6], [0.5, 2.0])]
+    before = priorities.sums()
+    table.set(np.array([4]), np.array([6]), np.array([2.0]))
+    block = 4 * -(-CAPACITY // BLOCK_SLOTS)
+    assert before[block] == 0  # a draw under way goes on with what it has read
+    assert priorities.sums()[block] == priorities.slots(np.array([block]))[0, 6] > 1.9

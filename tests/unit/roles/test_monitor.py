@@ -223,6 +223,16 @@ def test_counts_of_gradients_are_means_over_the_shards(make, clock):
     assert (second["gradients_accepted"], second["staleness_mean"]) == (16, 3.0)
 
 
+def test_what_was_drawn_again_and_what_priorities_came_too_late_is_added_up(make, clock):
+    monitor = make()
+    for index, count in enumerate((3, 4)):
+        monitor.reports.push(index, "learner", index, overwritten=count)
+        monitor.reports.push(index, "replay_host", index, dropped=10 * count)
+    later(monitor, clock, 10)
+    (row,) = monitor.runlog.of("progress")
+    assert (row["samples_redrawn"], row["priorities_dropped"]) == (7, 70)
+
+
 def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
     """Transitions trained by all learners per agent step of all actors."""
     monitor = make()

@@ -43,6 +43,16 @@ def run_writer(run_dir, body):
     return process
 
 
+def test_a_column_that_was_added_later_reads_as_unknown(tmp_path, monkeypatch):
+    write(tmp_path, [1, 2])
+    added = {"count": schema.Column("i8", "1", "new"), "share": schema.Column("f8", "1", "new")}
+    monkeypatch.setitem(schema.TABLES, "evaluations", schema.TABLES["evaluations"] | added)
+    rows = read_runlog(tmp_path, "evaluations")
+    assert rows["global_update"].tolist() == [1, 2]
+    assert rows["count"].tolist() == [-1, -1]
+    assert np.isnan(rows["share"]).all()
+
+
 APPEND = """
 for update in range(3000):
     log.append("evaluations", dict(wall_seconds=0., total_frames=0, global_update=update, episodes=0,
