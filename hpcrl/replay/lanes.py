@@ -115,7 +115,7 @@ class LocalCursors:
 
     def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
         first = self._reserved[lanes]
-        self._reserved[lanes] += counts
+        self._reserved[lanes] = first + counts
         return first
 
     def commit(self, lanes: np.ndarray, counts: int | np.ndarray) -> None:
@@ -266,7 +266,7 @@ class Lanes(StepWriter):
         slots = self.cursors.reserve(lanes, 1) % self.capacity
         self._store(lanes, slots, frame, outcome)
         mirrored = slots < self.mirror
-        if mirrored.any():
+        if np.count_nonzero(mirrored):
             self._store(lanes[mirrored], slots[mirrored] + self.capacity, frame[mirrored], outcome[mirrored])
         self.cursors.commit(lanes, 1)
 

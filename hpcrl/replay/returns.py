@@ -38,7 +38,10 @@ class NStepReturns:
             ``gamma^m``), and ``m`` (int64 ``[B]``).
         """
         if self._reward_clip is not None:
-            reward = np.clip(reward, -self._reward_clip, self._reward_clip)
+            reward = np.minimum(np.maximum(reward, -self._reward_clip), self._reward_clip)  # as np.clip, but faster
+        if reward.shape[1] == 1:  # nothing can be cut short
+            discount_t = np.where(terminated[:, 0], np.float32(0), self._powers[1])
+            return reward[:, 0].copy(), discount_t, np.ones(len(reward), np.int64)
         taken = np.ones(reward.shape, bool)
         np.logical_not(terminated[:, :-1] | truncated[:, :-1], out=taken[:, 1:])
         np.logical_and.accumulate(taken, axis=1, out=taken)
