@@ -232,6 +232,15 @@ class LearningConfig(Section):
     reward_clip: Float = Field(1.0, ge=0, description="learner's rewards are clipped to [-c, c]; 0 = not clipped")
     optimizer: Literal["sgd", "rmsprop", "adagrad", "adam"] = Field("adagrad", description="rule of the servers")
     learning_rate: Float = Field(gt=0, description="unset: sgd and adagrad 0.01, rmsprop 2.5e-4, adam 6.25e-5")
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="how the rate grows with what learning_rate_scaling_by says, beyond its reference"
+    )
+    learning_rate_scaling_by: Literal["batch_size", "simulators"] = Field(
+        "batch_size", description="what the rate grows with: the minibatch, or the simulators of all actors"
+    )
+    learning_rate_scaling_reference: Int = Field(
+        32, ge=1, description="minibatch or simulators at which the rate is learning_rate itself"
+    )
     learning_rate_final: Float = Field(ge=0, description="the rate goes to it linearly; unset: it stays as it is")
     learning_rate_decay: Literal["updates", "frames"] = Field(
         "updates", description="clock of that: global updates or total frames"
@@ -252,6 +261,9 @@ class LearningConfig(Section):
     optimizer_epsilon: Float = Field(
         ge=0, description="added to the optimizer's denominator; unset: adagrad 1e-10, rmsprop 1e-5, adam 1.5e-4"
     )
+    optimizer_epsilon_per_batch: Float = Field(
+        0.0, ge=0, description="with it, an unset optimizer_epsilon is this / batch_size (C51: 0.01, Rainbow: 0.005)"
+    )
     target_period_updates: Int = Field(2500, ge=1, description="global updates between two target networks")
     virtual_delay: str = Field(
         "",
@@ -267,8 +279,15 @@ class LearningConfig(Section):
         if not isinstance(data, Mapping):
             return data
         filled = {**OPTIMIZER_DEFAULTS.get(str(data.get("optimizer")), OPTIMIZER_DEFAULTS["adagrad"]), **data}
+        scaled, batch_size = data.get("optimizer_epsilon_per_batch"), data.get("batch_size", 32)
+        if "optimizer_epsilon" not in data and _is_positive(scaled) and _is_positive(batch_size):
+            filled["optimizer_epsilon"] = scaled / batch_size
         rate = filled["learning_rate"]
-        return {"learning_rate_final": rate if isinstance(rate, float | int) and rate > 0 else 0.0, **filled}
+        return {"learning_rate_final": rate if _is_positive(rate) else 0.0, **filled}
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, float | int) and value > 0
 
 
 class LearnerConfig(Section):

@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 
 from hpcrl.algorithms.dqn import Dqn
-from hpcrl.algorithms.exploration import ladder, linear
+from hpcrl.algorithms.exploration import ladder, linear, scale
 from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.config import Config
@@ -72,11 +72,13 @@ def make_server(job: Job, index: int) -> Shard:
 
 def learning_rate_schedule(job: Job) -> Callable[[int], float]:
     """``learning_rate(version)`` of the configuration."""
-    learning = job.config.learning
+    learning, simulators = job.config.learning, job.config.env.simulators * job.plan.num("actor")
+    size = learning.batch_size if learning.learning_rate_scaling_by == "batch_size" else simulators
+    factor = scale(learning.learning_rate_scaling, size, learning.learning_rate_scaling_reference)
     fall = partial(
         linear,
-        start=learning.learning_rate,
-        end=learning.learning_rate_final,
+        start=factor * learning.learning_rate,
+        end=factor * learning.learning_rate_final,
         length=learning.learning_rate_decay_length,
     )
     if learning.learning_rate_decay == "updates":

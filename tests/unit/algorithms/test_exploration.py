@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcrl.algorithms.exploration import ladder, linear
+from hpcrl.algorithms.exploration import ladder, linear, scale
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_the_ladder_is_that_of_ape_x():
 def test_who_is_alone_on_the_ladder_explores_with_epsilon_itself():
     assert ladder(np.arange(1), 1, alpha=7.0).tolist() == [1.0]
     assert ladder(np.arange(3), 3, alpha=0.0).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("none", 1.0), ("linear", 64.0), ("sqrt", 8.0)])
+def test_rates_scale_by_hand(rule, expected):
+    assert scale(rule, 2048, 32) == expected
+    assert scale(rule, 32, 2048) == 1 / expected
+    assert scale(rule, 32, 32) == 1.0
