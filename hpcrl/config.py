@@ -236,7 +236,7 @@ class LearningConfig(Section):
         "none", description="how the rate grows with what learning_rate_scaling_by says, beyond its reference"
     )
     learning_rate_scaling_by: Literal["batch_size", "simulators"] = Field(
-        "batch_size", description="what the rate grows with: the minibatch, or the simulators of all actors"
+        "batch_size", description="what the rate grows with: the minibatch of an update, or all actors' simulators"
     )
     learning_rate_scaling_reference: Int = Field(
         32, ge=1, description="minibatch or simulators at which the rate is learning_rate itself"
@@ -262,7 +262,7 @@ class LearningConfig(Section):
         ge=0, description="added to the optimizer's denominator; unset: adagrad 1e-10, rmsprop 1e-5, adam 1.5e-4"
     )
     optimizer_epsilon_per_batch: Float = Field(
-        0.0, ge=0, description="with it, an unset optimizer_epsilon is this / batch_size (C51: 0.01, Rainbow: 0.005)"
+        0.0, ge=0, description="with it, epsilon is this over the minibatch of an update (C51: 0.01, Rainbow: 0.005)"
     )
     target_period_updates: Int = Field(2500, ge=1, description="global updates between two target networks")
     virtual_delay: str = Field(
@@ -279,15 +279,8 @@ class LearningConfig(Section):
         if not isinstance(data, Mapping):
             return data
         filled = {**OPTIMIZER_DEFAULTS.get(str(data.get("optimizer")), OPTIMIZER_DEFAULTS["adagrad"]), **data}
-        scaled, batch_size = data.get("optimizer_epsilon_per_batch"), data.get("batch_size", 32)
-        if "optimizer_epsilon" not in data and _is_positive(scaled) and _is_positive(batch_size):
-            filled["optimizer_epsilon"] = scaled / batch_size
         rate = filled["learning_rate"]
-        return {"learning_rate_final": rate if _is_positive(rate) else 0.0, **filled}
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, float | int) and value > 0
+        return {"learning_rate_final": rate if isinstance(rate, float | int) and rate > 0 else 0.0, **filled}
 
 
 class LearnerConfig(Section):

@@ -104,13 +104,6 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("learning.optimizer_epsilon", "learning.optimizer"),
             f"expected more than 0 with optimizer {learning.optimizer!r}, which divides by it, got 0",
         )
-    per_batch = learning.optimizer_epsilon_per_batch / learning.batch_size
-    if per_batch and learning.optimizer_epsilon != per_batch:
-        yield (
-            ("learning.optimizer_epsilon", "learning.optimizer_epsilon_per_batch", "learning.batch_size"),
-            f"expected it unset, or optimizer_epsilon_per_batch / batch_size = {per_batch}, got "
-            f"{learning.optimizer_epsilon}",
-        )
     if learning.momentum and learning.optimizer not in ("sgd", "rmsprop"):
         yield (
             ("learning.momentum", "learning.optimizer"),

@@ -16,7 +16,14 @@ from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.config import Config
 from hpcrl.launch.deadline import expected_checkpoint_seconds, seconds_left
 from hpcrl.launch.job import STATELESS_KINDS, Job
-from hpcrl.launch.learners import check_networks, make_replicated, make_update, optimizer_rule, restored_shard
+from hpcrl.launch.learners import (
+    batch_of_update,
+    check_networks,
+    make_replicated,
+    make_update,
+    optimizer_rule,
+    restored_shard,
+)
 from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
 from hpcrl.launch.resume import identity, load_state
 from hpcrl.launch.topology import Role
@@ -73,7 +80,7 @@ def make_server(job: Job, index: int) -> Shard:
 def learning_rate_schedule(job: Job) -> Callable[[int], float]:
     """``learning_rate(version)`` of the configuration."""
     learning, simulators = job.config.learning, job.config.env.simulators * job.plan.num("actor")
-    size = learning.batch_size if learning.learning_rate_scaling_by == "batch_size" else simulators
+    size = batch_of_update(job) if learning.learning_rate_scaling_by == "batch_size" else simulators
     factor = scale(learning.learning_rate_scaling, size, learning.learning_rate_scaling_reference)
     fall = partial(
         linear,

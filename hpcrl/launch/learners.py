@@ -42,12 +42,18 @@ def make_update(job: "Job", online: "Replica", target: "Replica | None") -> Upda
     )
 
 
+def batch_of_update(job: "Job") -> int:
+    """Transitions of which one update is made: synchronous learners make it together."""
+    return job.config.learning.batch_size * (len(job.learners) if job.synchronous else 1)
+
+
 def optimizer_rule(job: "Job") -> Rule:
     """The optimizer's rule of the configuration."""
     learning = job.config.learning
+    per_batch = learning.optimizer_epsilon_per_batch / batch_of_update(job)
     return make_rule(
         learning.optimizer,
-        epsilon=learning.optimizer_epsilon,
+        epsilon=per_batch or learning.optimizer_epsilon,
         momentum=learning.momentum,
         initial_accumulator=learning.adagrad_initial_accumulator,
         rmsprop_decay=learning.rmsprop_decay,

@@ -158,17 +158,6 @@ def test_the_rate_is_constant_unless_a_final_one_is_set():
     assert len(faults_of({"learning": {"learning_rate": "fast"}})) == 1
 
 
-def test_the_optimizers_epsilon_may_follow_the_minibatch(tmp_path):
-    learning = {"optimizer": "adam", "batch_size": 2048, "optimizer_epsilon_per_batch": 0.01}
-    replay = {"learning_starts_steps": 5000}
-    config = from_dict({"learning": learning, "replay": replay})
-    assert config.learning.optimizer_epsilon == 0.01 / 2048
-    assert load(write(tmp_path, to_toml(config))) == config
-    (line,) = faults_of({"learning": learning | {"optimizer_epsilon": 1e-4}, "replay": replay})
-    assert line.startswith("learning.optimizer_epsilon: expected it unset, or ")
-    assert from_dict({"learning": {"optimizer_epsilon_per_batch": 0.32}}).learning.optimizer_epsilon == 0.01
-
-
 def test_overrides_are_toml_values_else_text(tmp_path):
     config = load(
         write(tmp_path, "[learning]\nlearning_rate = 0.1\n[env]\nid = 'catch'\n"),
