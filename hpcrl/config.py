@@ -38,6 +38,40 @@ OPTIMIZER_DEFAULTS = {
 """RMSProp: dqn_zoo (epsilon 0.01 / 32^2). Adam: Dopamine. AdaGrad: torch's own; Gorila published no rate."""
 
 
+ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "a2c": {
+        "learning": {
+            "optimizer": "rmsprop",
+            "learning_rate": 7e-4,
+            "optimizer_epsilon": 1e-5,
+            "rmsprop_decay": 0.99,
+            "rmsprop_centered": False,
+            "max_gradient_norm": 0.5,
+        },
+        "policy": {
+            "horizon_steps": 5,
+            "trace_decay": 1.0,
+            "epochs": 1,
+            "minibatches": 1,
+            "normalize_advantages": False,
+            "value_weight": 0.25,
+        },
+        "exploration": {"evaluation_epsilon": 0.0},
+    },
+    "ppo": {
+        "learning": {
+            "optimizer": "adam",
+            "learning_rate": 2.5e-4,
+            "optimizer_epsilon": 1e-5,
+            "max_gradient_norm": 0.5,
+        },
+        "exploration": {"evaluation_epsilon": 0.0},
+    },
+}
+"""What an algorithm takes for keys left unset. A2C: Accelerated Methods, with the RMSProp of its baselines; PPO:
+Schulman et al. 2017, as CleanRL has it."""
+
+
 class Section(BaseModel):
     """One table of the file: unknown keys are faults, values never change after loading."""
 
@@ -213,10 +247,30 @@ class ExplorationConfig(Section):
     evaluation_epsilon: Float = Field(0.05, ge=0, le=1, description="probability of a random action when evaluating")
 
 
+class PolicyConfig(Section):
+    """``[policy]``: rollouts and losses of the policy-gradient algorithms (a2c, ppo)."""
+
+    horizon_steps: Int = Field(128, ge=1, description="steps of each simulator in a rollout (a2c: 5)")
+    groups: Int = Field(
+        1, ge=1, description="groups of simulators that take turns: one is simulated while another's actions are chosen"
+    )
+    trace_decay: Float = Field(0.95, ge=0, le=1, description="lambda of the advantages; 1 = n-step returns (a2c: 1)")
+    epochs: Int = Field(4, ge=1, description="passes over each rollout (a2c: 1)")
+    minibatches: Int = Field(4, ge=1, description="gradients of each pass (a2c: 1)")
+    clip: Float = Field(0.2, gt=0, description="ppo: epsilon, how far the probability of an action may move")
+    clip_decay: Bool = Field(False, description="ppo: the clip falls in proportion to the learning rate")
+    normalize_advantages: Bool = Field(True, description="to mean 0 and deviation 1 in each minibatch (a2c: false)")
+    value_weight: Float = Field(0.5, ge=0, description="of the value loss, half the squared error (a2c: 0.25)")
+    entropy_weight: Float = Field(0.01, ge=0, description="of the policy's entropy, which is rewarded")
+    evaluation: Literal["draw", "mode"] = Field(
+        "draw", description="actions when evaluating: drawn from the policy, or its most probable ones"
+    )
+
+
 class LearningConfig(Section):
     """``[learning]``: the learning rule and the optimizer the servers apply."""
 
-    algorithm: Literal["dqn"] = Field("dqn", description="learning rule")
+    algorithm: Literal["dqn", "a2c", "ppo"] = Field("dqn", description="learning rule; the last two use [policy]")
     update: Literal["server", "allreduce"] = Field(
         "server",
         description="server: each applies gradients to its shard; allreduce: learners apply their average, all alike",
@@ -272,6 +326,11 @@ class LearningConfig(Section):
     max_gradient_norm: Float = Field(
         0.0, ge=0, description="the whole gradient, or with allreduce the average, is clipped to it; 0 = off"
     )
+
+    @property
+    def uses_replay(self) -> bool:
+        """Whether it learns from a replay memory, and not from rollouts."""
+        return self.algorithm not in ALGORITHM_DEFAULTS
 
     @model_validator(mode="before")
     @classmethod
@@ -354,6 +413,7 @@ class Config(Section):
     network: NetworkConfig = NetworkConfig()
     replay: ReplayConfig = ReplayConfig()
     exploration: ExplorationConfig = ExplorationConfig()
+    policy: PolicyConfig = PolicyConfig()
     learning: LearningConfig = LearningConfig()
     learner: LearnerConfig = LearnerConfig()
     actor: ActorConfig = ActorConfig()
@@ -368,6 +428,7 @@ class Config(Section):
             **self.topology.model_dump(),
             "servers": servers,
             "global_replay": self.replay.place == "global",
+            "replay": self.learning.uses_replay,
         }
 
 
@@ -468,14 +529,25 @@ def _resolve(raw: Mapping[str, Any], faults: list[str], source: str) -> Config:
         elif not isinstance(value, Mapping):
             bad.add(name)
             faults.append(f"{name}: expected a table [{name}], got {value!r}")
+    preset = _algorithm_defaults(raw.get("learning", {}))
     for name, model in _sections().items():
-        sections[name] = _resolve_section(name, model, {} if name in bad else raw.get(name, {}), faults, bad)
+        given = {} if name in bad else raw.get(name, {})
+        sections[name] = _resolve_section(name, model, {**preset.get(name, {}), **given}, faults, bad)
     config = Config(**sections)
     faults += [f"{names[0]}: {text}" for names, text in cross_faults(config) if not bad.intersection(names)]
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise ConfigError("\n  ".join([f"{source} has {count}:", *faults]))
     return config
+
+
+def _algorithm_defaults(learning: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Defaults of the algorithm, by section; without those of its optimizer where that is another."""
+    asked = learning if isinstance(learning, Mapping) else {}
+    preset = ALGORITHM_DEFAULTS.get(str(asked.get("algorithm")), {})
+    if not preset or asked.get("optimizer") in (None, preset["learning"]["optimizer"]):
+        return preset
+    return {**preset, "learning": {"max_gradient_norm": preset["learning"]["max_gradient_norm"]}}
 
 
 def _resolve_section(name: str, model: type[Section], raw: Mapping, faults: list[str], bad: set[str]) -> Section:

@@ -75,7 +75,7 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
     """Faults between keys: the keys concerned, the one to blame first, and what is wrong."""
     yield from _topology_faults(config.topology)
     yield from _env_faults(config.env)
-    yield from _replay_faults(config)
+    yield from _replay_faults(config) if config.learning.uses_replay else _policy_faults(config)
     yield from _allreduce_faults(config)
     run, exploration, learning = config.run, config.exploration, config.learning
     if run.stall_seconds <= run.heartbeat_seconds:
@@ -223,6 +223,52 @@ def _replay_faults(config: "Config") -> Iterator[Fault]:
             ("replay.priority_beta_end", "replay.priority_beta_start"),
             f"expected at least replay.priority_beta_start = {replay.priority_beta_start}, "
             f"got {replay.priority_beta_end}",
+        )
+
+
+def _policy_faults(config: "Config") -> Iterator[Fault]:
+    """Keys that the algorithms without replay have no place for, and rollouts that cannot be divided."""
+    policy, algorithm, simulators = config.policy, config.learning.algorithm, config.env.simulators
+    fixed = {
+        "replay.place": "local",
+        "learner.pipeline": 0,
+        "learner.pull_period_updates": 1,
+        "learner.outlier_deviations": 0.0,
+        "network.dueling": False,
+        "network.distribution": "none",
+        "learning.double": False,
+        "learning.virtual_delay": "",
+        "log.apply_order": False,
+        **({"policy.epochs": 1, "policy.minibatches": 1} if algorithm == "a2c" else {}),
+    }
+    for dotted, value in fixed.items():
+        section, _, key = dotted.partition(".")
+        got = getattr(getattr(config, section), key)
+        if got != value:
+            yield (dotted, "learning.algorithm"), f"expected {value!r} with algorithm {algorithm!r}, got {got!r}"
+    if config.topology.layout == "split":
+        yield (
+            ("topology.layout", "learning.algorithm"),
+            f"expected 'serial' or 'bundled' with algorithm {algorithm!r}, got 'split'",
+        )
+    scaling = config.learning.learning_rate_scaling_by
+    if config.learning.learning_rate_scaling != "none" and scaling != "simulators":
+        yield (
+            ("learning.learning_rate_scaling_by", "learning.algorithm"),
+            f"expected 'simulators' with algorithm {algorithm!r}, got {scaling!r}",
+        )
+    if config.run.lock_step:
+        yield ("run.lock_step", "learning.algorithm"), f"expected false with algorithm {algorithm!r}, got true"
+    if simulators % policy.groups:
+        yield (
+            ("policy.groups", "env.simulators"),
+            f"expected a divisor of env.simulators = {simulators}, got {policy.groups}",
+        )
+    if policy.minibatches > simulators * policy.horizon_steps:
+        yield (
+            ("policy.minibatches", "env.simulators", "policy.horizon_steps"),
+            f"expected at most env.simulators x policy.horizon_steps = {simulators * policy.horizon_steps}, "
+            f"got {policy.minibatches}",
         )
 
 

@@ -15,8 +15,12 @@ class EnvSpec(NamedTuple):
     stack: int
     """Frames that make one observation; a network input is ``[stack, *obs_shape]``."""
     num_actions: int
+    """Discrete actions; or, with ``continuous``, numbers that make up one action."""
     frames_per_step: int
     """Emulator frames that one agent step advances (4 for Atari, else 1)."""
+    continuous: bool = False
+    """An action is a vector, each number of which goes from -1 to 1 for the whole range that the environment gives it;
+    what is outside is clipped. A number without bounds is the environment's own."""
 
 
 class EnvStep(NamedTuple):

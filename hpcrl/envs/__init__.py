@@ -17,7 +17,8 @@ __all__ = ["VectorEnv", "env_spec", "make_env"]
 class VectorEnv(Protocol):
     """``E`` simulators of one environment.
 
-    Those whose whole state can be saved also have ``state()``, a flat mapping of arrays, and ``restore(state)``.
+    Those whose whole state can be saved also have ``state()``, a flat mapping of arrays, and ``restore(state)``. Those
+    that simulate in threads of their own have the two halves of a step, ``send(actions)`` and ``receive()``.
 
     Frames, rewards and observations that were handed out are never written to again, so a caller may keep them.
     """
@@ -33,7 +34,10 @@ class VectorEnv(Protocol):
         """Start a new episode everywhere; the first frames, obs_dtype ``[E, *obs_shape]``."""
 
     def step(self, actions: np.ndarray) -> EnvStep:
-        """Take ``actions`` (int64 ``[E]``, from 0 to ``num_actions - 1``; ignored where the step only resets)."""
+        """Take ``actions``, which are ignored where the step only resets.
+
+        They are int64 ``[E]``, from 0 to ``num_actions - 1``, or float32 ``[E, num_actions]`` (see `EnvSpec`).
+        """
 
     def close(self) -> None:
         """End the simulators' threads."""

@@ -169,10 +169,19 @@ class Atari:
 
     def step(self, actions: np.ndarray) -> EnvStep:
         """Hold ``actions`` (int64 ``[E]``) for ``frame_skip`` emulator frames."""
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Begin a step, in the simulators' threads."""
+        self._env.send(actions)
+
+    def receive(self) -> EnvStep:
+        """What came of it, when it is over."""
         reset = self._to_reset
         # Every call returns new arrays, which may therefore be kept.
         lives = self._lives
-        observation, reward, game_over, cut, info = self._env.step(actions)
+        observation, reward, game_over, cut, info = self._env.recv()
         if self._stuck.any():
             observation, info = self._env.reset(options={"reset_mask": self._stuck})
             for ended in (reward, game_over, cut):

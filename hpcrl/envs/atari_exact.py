@@ -61,6 +61,7 @@ class ExactVector:
         self._max_frames = max_num_frames_per_episode
         height, width = ale.getScreenDims()
         self._resize = AreaResize((height, width), (img_height, img_width))
+        self._sent = np.zeros(num_envs, np.int64)
         self._held = [_NOOP] * num_envs
         """the action that a sticky one repeats"""
         self._frames = np.zeros(num_envs, np.int64)
@@ -88,6 +89,16 @@ class ExactVector:
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """Observations, raw rewards, game over, truncated, and the lives."""
+        self.send(actions)
+        return self.recv()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Keep the actions of the step that :meth:`recv` will take: nothing runs in the background."""
+        self._sent = actions
+
+    def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
+        """Take the step; what `step` returns."""
+        actions = self._sent
         num_envs = len(self._ales)
         reward, over, cut = np.zeros(num_envs, np.int32), np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         for e in range(num_envs):

@@ -1,4 +1,4 @@
-"""Any gymnasium environment with discrete actions and Box observations, in gymnasium's own `SyncVectorEnv`."""
+"""Any gymnasium environment with Discrete or Box actions and Box observations, in its own `SyncVectorEnv`."""
 
 import difflib
 import importlib
@@ -25,7 +25,7 @@ def spec(id: str, *, stack: int, kwargs: Mapping[str, Any]) -> EnvSpec:
     Raises
     ------
     ConfigError
-        ``id`` is not known, cannot be made, or has other than discrete actions and Box observations.
+        ``id`` is not known, cannot be made, or has other spaces than Discrete or Box actions and Box observations.
     """
     env = _maker(id, kwargs)()
     try:
@@ -72,7 +72,7 @@ class Gym:
         envs = [make() for _ in range(num_envs)]
         self.num_envs = num_envs
         self.spec = _spec_of(envs[0], id, stack)
-        self._first_action = int(envs[0].action_space.start)
+        self._to_env = _bounded(envs[0].action_space) if self.spec.continuous else _counted(envs[0].action_space)
         self._same_step = autoreset == "same_step"
         self._env = gymnasium.vector.SyncVectorEnv(
             [partial(_Copied, env) for env in envs], autoreset_mode=_AUTORESET[autoreset]
@@ -96,10 +96,10 @@ class Gym:
         return frame
 
     def step(self, actions: np.ndarray) -> EnvStep:
-        """Take ``actions`` (int64 ``[E]``, from 0 on whatever the space's own start)."""
+        """Take ``actions`` (int64 ``[E]``, from 0 on whatever the space's own start; or float32 ``[E, D]``)."""
         reset = self._to_reset
         # Every call returns new arrays, which may therefore be kept.
-        observations, reward, terminated, cut, info = self._env.step(actions + self._first_action)
+        observations, reward, terminated, cut, info = self._env.step(self._to_env(actions))
         frame = final_frame = observations.astype(self.spec.obs_dtype, copy=False)
         over = terminated | cut
         started = reset
@@ -211,9 +211,24 @@ def _attribute(id: str) -> Callable[..., gymnasium.Env]:
 
 def _spec_of(env: gymnasium.Env, id: str, stack: int) -> EnvSpec:
     actions, frames = env.action_space, env.observation_space
-    if not isinstance(actions, gymnasium.spaces.Discrete):
-        raise ConfigError(f'env.id: hpcrl needs discrete actions (Discrete), "{id}" has {actions}')
+    continuous = isinstance(actions, gymnasium.spaces.Box) and len(actions.shape) == 1
+    if not continuous and not isinstance(actions, gymnasium.spaces.Discrete):
+        raise ConfigError(f'env.id: hpcrl needs actions that are Discrete, or Box vectors, "{id}" has {actions}')
     if not isinstance(frames, gymnasium.spaces.Box):
         raise ConfigError(f'env.id: hpcrl needs observations in one array (Box), "{id}" has {frames}')
     dtype = np.dtype(np.uint8 if frames.dtype == np.uint8 else np.float32)
-    return EnvSpec(frames.shape, dtype, stack, num_actions=int(actions.n), frames_per_step=1)
+    num_actions = actions.shape[0] if continuous else int(actions.n)
+    return EnvSpec(frames.shape, dtype, stack, num_actions, frames_per_step=1, continuous=continuous)
+
+
+def _counted(space: gymnasium.spaces.Discrete) -> Callable[[np.ndarray], np.ndarray]:
+    """Actions counted from 0 to those of a space."""
+    return lambda actions: actions + int(space.start)
+
+
+def _bounded(space: gymnasium.spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
+    """Vectors in units of half the range of a space, clipped, to actions of that space."""
+    bounded = np.isfinite(space.low) & np.isfinite(space.high)
+    low, high = np.where(bounded, space.low, -1), np.where(bounded, space.high, 1)
+    middle, half = (low + high) / 2, (high - low) / 2
+    return lambda actions: (middle + half * actions).clip(space.low, space.high).astype(space.dtype)

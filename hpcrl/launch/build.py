@@ -26,6 +26,7 @@ from hpcrl.launch.learners import (
 )
 from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
 from hpcrl.launch.resume import identity, load_state
+from hpcrl.launch.rollouts import make_policy_learner, make_rollout_actor
 from hpcrl.launch.topology import Role
 from hpcrl.networks import Replica
 from hpcrl.replay.division import leave_open_episodes
@@ -38,6 +39,8 @@ from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.monitor import Monitor
 from hpcrl.roles.parameter_server import ParameterServer
+from hpcrl.roles.policy_learner import PolicyLearner
+from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import Deadline
 from hpcrl.roles.virtual_delay import DelayedVector
@@ -93,9 +96,11 @@ def learning_rate_schedule(job: Job) -> Callable[[int], float]:
     return lambda version: fall(job.frames())
 
 
-def make_learner(job: Job, index: int) -> Learner:
+def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
     """Learner ``index``."""
     config = job.config
+    if not config.learning.uses_replay:
+        return make_policy_learner(job, index, make_update(job, job.online, None))
     if not any(job.delays[0]):
         online = job.online
     else:
@@ -144,18 +149,14 @@ def epsilon_schedule(config: Config, actor: int, num_actors: int) -> Callable[[i
     return lambda global_update, total_frames: fall(total_frames) ** power
 
 
-def make_actor(job: Job, index: int) -> Actor:
+def make_actor(job: Job, index: int) -> Actor | RolloutActor:
     """Actor ``index``."""
     config = job.config
+    if not config.learning.uses_replay:
+        return make_rollout_actor(job, index)
     memory, newcomers, env = job.memory, make_newcomers(job), job.env("actor", index)
     policy = job.policy(job.online, job.rng("actor", index))
     policy.keeps_values = newcomers is not None and job.rule.gives_td_errors
-
-    def count(steps: int) -> int:
-        total = job.counters.add("total_frames", steps * job.spec.frames_per_step)
-        if config.run.total_frames and (job.frames() if job.synchronous else total) >= config.run.total_frames:
-            job.stop.finish()
-        return total
 
     return Actor(
         index,
@@ -169,7 +170,7 @@ def make_actor(job: Job, index: int) -> Actor:
         send_period=config.replay.send_period_steps if config.replay.place == "global" else 1,
         sync_period=config.actor.sync_period_steps,
         epsilon=epsilon_schedule(config, index, job.plan.num("actor")),
-        count=count,
+        count=job.count_steps,
         keeps_episodes=job.plan.layout == "serial" and hasattr(env, "state"),
         reporter=job.reporter,
     )
@@ -270,7 +271,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
 
 def _largest_memory_bytes(job: Job) -> int:
     record_bytes = record_dtype(job.spec.obs_shape, job.spec.obs_dtype).itemsize
-    return max(shape.num_lanes * shape.capacity for shape in job.shapes) * record_bytes
+    return max((shape.num_lanes * shape.capacity for shape in job.shapes), default=0) * record_bytes
 
 
 MAKERS = {
@@ -309,10 +310,10 @@ def _restore(job: Job, roles: list) -> None:
     """Give the roles of this rank back what the checkpoint has of them; servers have theirs since they were made."""
     for role in roles:
         state = load_state(job.checkpoint, role) if role.kind != "parameter_server" else {}
-        if role.kind == "learner":
+        if role.kind == "learner" and job.config.learning.uses_replay:
             _restore_ratio(job, role, part(state, "ratio"))
-        if role.kind == "actor" and not (job.exact and part(state, "episodes")):
-            state = {name: value for name, value in state.items() if not name.startswith("episodes/")}
+        if role.kind == "actor" and not (job.exact and (part(state, "episodes") or part(state, "rollout"))):
+            state = {name: value for name, value in state.items() if not name.startswith(("episodes/", "rollout/"))}
             if job.shares and job.config.replay.place == "local":  # hosts of a global memory did it
                 leave_open_episodes(role.lanes, role.lane)
         if state:

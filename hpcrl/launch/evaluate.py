@@ -10,8 +10,9 @@ from hpcrl.config import Config, load
 from hpcrl.envs import env_spec, make_env
 from hpcrl.errors import EXIT_FINISHED, StorageError
 from hpcrl.launch.resume import load_shard
-from hpcrl.launch.sizes import learning_rule, network_arguments, num_parameters
-from hpcrl.networks import FlatParameters, make_network
+from hpcrl.launch.rollouts import make_evaluation_policy
+from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
+from hpcrl.networks import FlatParameters
 from hpcrl.roles.evaluator import Episodes
 from hpcrl.seeding import generator, seed_sequence
 from hpcrl.storage import schema
@@ -50,10 +51,12 @@ def evaluate(config: Config, checkpoint: Checkpoint, *, episodes: int, epsilon: 
     arguments = {**config.env.arguments(), "life_loss": "ignore", "random_start_steps": 0}
     size = num_parameters(config)
     params = load_shard(checkpoint, 0, size, size)["params"]
-    replica = FixedReplica(make_network(*network_arguments(config)), params)
-    num_actions = env_spec(**arguments).num_actions
-    rule = learning_rule(config)
-    policy = EpsilonGreedy(replica, rule.q, num_actions, generator(seed, "evaluation", 0), torch.float32)
+    replica = FixedReplica(new_network(config), params)
+    spec, rng = env_spec(**arguments), generator(seed, "evaluation", 0)
+    if config.learning.uses_replay:
+        policy = EpsilonGreedy(replica, learning_rule(config).q, spec.num_actions, rng, torch.float32)
+    else:
+        policy = make_evaluation_policy(config, spec, replica, rng, torch.float32)
     env = make_env(min(config.env.simulators, episodes), seed_sequence(seed, "evaluation env", 0), **arguments)
     try:
         played = Episodes(env, policy, episodes=episodes, epsilon=epsilon)

@@ -100,6 +100,8 @@ class Sizes:
     priority_block_slots: int
     """slots whose priorities are summed together; 0 where sampling is uniform"""
     batch_size: int
+    rollout_bytes: int
+    """observations of a rollout; 0 where learning is from a replay memory"""
     slots: int
     """published copies per shard"""
     gradient_slots: int
@@ -204,8 +206,9 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
                 vectors += sizes.virtual_delay + 2 + (2 if "actor" in kinds else 0)
             batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes
             private += vectors * vector_bytes + batch_bytes * (1 + ACTIVATIONS * FLOAT_BYTES)
-            memory = plan.memories[plan.memory_of(role)]
-            if memory.node is not None and memory.learners[0] == role.index:
+            private += sizes.rollout_bytes
+            memory = plan.memories[plan.memory_of(role)] if plan.memories else None
+            if memory and memory.node is not None and memory.learners[0] == role.index:
                 own, node = (0, 1) if plan.layout == "split" else (1, 0)
                 private += own * _memory_bytes(memory, sizes)
                 shared += node * _memory_bytes(memory, sizes)
@@ -236,7 +239,7 @@ def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: 
 
 def _experience(plan: Plan, rank: RankPlan, sizes: Sizes, updates: float, steps: float) -> tuple[float, float]:
     """Bytes per second that a rank writes to the global memory and reads from it; none where memories are local."""
-    if plan.memories[0].node is not None:
+    if not plan.memories or plan.memories[0].node is not None:
         return 0.0, 0.0
     kinds = {role.kind for role in rank.roles}
     written = steps / plan.num("actor") * sizes.record_bytes if "actor" in kinds else 0.0

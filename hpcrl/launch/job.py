@@ -12,6 +12,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcrl.algorithms.dqn import EpsilonGreedy
+from hpcrl.algorithms.policy_gradient import EvaluationPolicy
 from hpcrl.algorithms.rules import Rule
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
@@ -19,16 +20,18 @@ from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_memory
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
+from hpcrl.launch.rollouts import make_evaluation_policy, make_sampler
 from hpcrl.launch.signals import StopRequest
-from hpcrl.launch.sizes import learning_rule, network_arguments, num_parameters
+from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.launch.topology import Plan, shard_bounds
-from hpcrl.networks import Replica, make_network, resolve_precision
+from hpcrl.networks import Replica, resolve_precision
 from hpcrl.roles.checkpointing import REPLAY_NAME, owner_name
 from hpcrl.roles.heartbeat import Heartbeat
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.parameter_server import HEADER_WORDS
 from hpcrl.roles.replicated import OwnReplica, ReplicatedParameters
 from hpcrl.roles.stopping import StopFlag
+from hpcrl.sampling.sampler import Sampler
 from hpcrl.seeding import generator, seed_sequence, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.transport.agreement import Agreement
@@ -90,7 +93,8 @@ class Job:
                 self.owners[rank].append(REPLAY_NAME.format(index))
         self.shares = self._share_replay()
         self.synchronous = plan.synchronous
-        self.exact = self.shares is not None and self.shares.same and is_exact(self.checkpoint, config, plan)
+        same = self.checkpoint and (self.shares.same if self.shares else not config.learning.uses_replay)
+        self.exact = bool(same) and is_exact(self.checkpoint, config, plan)
         restored = self.checkpoint.attributes if self.checkpoint else {}
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
         self.began = {name: int(restored.get(name, 0)) for name in ("total_frames", "global_update")}
@@ -189,6 +193,14 @@ class Job:
         """Frames of all actors so far; the same, at the same update, on all synchronous learners."""
         return self.counters.settled("total_frames") if self.synchronous else self.counters.get("total_frames")
 
+    def count_steps(self, steps: int) -> int:
+        """Add to the job's steps and return all of them in frames; the last one ends the run."""
+        limit = self.config.run.total_frames
+        total = self.counters.add("total_frames", steps * self.spec.frames_per_step)
+        if limit and (self.frames() if self.synchronous else total) >= limit:
+            self.stop.finish()
+        return total
+
     @cached_property
     def delays(self) -> tuple[list[int], list[float]]:
         """Virtual delays of the learners' gradients, and their weights."""
@@ -210,7 +222,7 @@ class Job:
         """The network with its initial parameters, the same on every rank."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(self.config.run.seed, "network", 0))
-            return make_network(*network_arguments(self.config))
+            return new_network(self.config)
 
     @cached_property
     def online(self) -> Replica:
@@ -224,21 +236,32 @@ class Job:
         """Replay memory of this rank's actor or learner."""
         return make_memory(self)
 
-    def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy:
-        """Behaviour policy on a replica."""
+    @cached_property
+    def sampler(self) -> Sampler:
+        """What this rank's actor fills and its learner uses, where there is no replay."""
+        return make_sampler(self)
+
+    def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy | EvaluationPolicy:
+        """Behaviour policy on a replica; of an algorithm without replay, that of an evaluation."""
+        if not self.config.learning.uses_replay:
+            return make_evaluation_policy(self.config, self.spec, replica, rng, self.dtype)
         return EpsilonGreedy(replica, self.rule.q, self.spec.num_actions, rng, self.dtype)
 
     def env(self, role: str, index: int):
         """Simulators of a role; only those that train begin out of phase."""
+        return self.envs(role, index, 1)[0]
+
+    def envs(self, role: str, index: int, groups: int) -> list:
+        """The same in groups that are stepped by themselves."""
         config = self.config
         arguments = config.env.arguments(threads=self.rank_plan.threads)
         if role != "actor":
             arguments["random_start_steps"] = 0
-        return make_env(
-            config.env.simulators,
-            seed_sequence(config.run.seed, f"{role} env", index, self.start),
-            **arguments,
-        )
+        seeds = seed_sequence(config.run.seed, f"{role} env", index, self.start)
+        return [
+            make_env(config.env.simulators // groups, group, **arguments)
+            for group in (seeds.spawn(groups) if groups > 1 else [seeds])
+        ]
 
     def rng(self, role: str, index: int) -> np.random.Generator:
         """Random numbers of a role, none of which an earlier start of the run has drawn."""

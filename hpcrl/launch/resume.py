@@ -95,7 +95,7 @@ def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str
     for key, old, new in _changes(then, now):
         fresh = ", so its moments begin anew" if key in MOMENT_KEYS and _moments_changed(then, now) else ""
         lines.append(f"changed: {key} = {_words(new)}, was {_words(old)}{fresh}")
-    if not _has_replay(checkpoint):
+    if config.learning.uses_replay and not _has_replay(checkpoint):
         starts = config.replay.learning_starts_steps
         lines.append(f"the checkpoint has no replay: learning goes on when each memory holds {starts:,} steps again")
     return lines
@@ -111,8 +111,12 @@ def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
         plan.layout == then["topology"]["layout"] == "serial"
         and config.env.simulators == then["env"]["simulators"]
         and not config.learning.virtual_delay
-        and _has_replay(checkpoint)
+        and (_has_replay(checkpoint) if config.learning.uses_replay else _same_rollouts(then, config))
     )
+
+
+def _same_rollouts(then: Mapping, config: Config) -> bool:
+    return all(then["policy"][key] == getattr(config.policy, key) for key in ("horizon_steps", "groups"))
 
 
 def _has_replay(checkpoint: Checkpoint) -> bool:

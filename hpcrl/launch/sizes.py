@@ -1,12 +1,17 @@
 """Sizes that follow from a configuration."""
 
+import math
+
+from torch import nn
+
 from hpcrl.algorithms.rules import Rule, make_rule
 from hpcrl.config import Config
 from hpcrl.envs import env_spec
+from hpcrl.errors import ConfigError
 from hpcrl.launch import forecast
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.topology import Plan
-from hpcrl.networks import count_parameters
+from hpcrl.networks import count_parameters, count_policy_parameters, make_network, make_policy_network
 from hpcrl.replay.lanes import record_dtype, shortest_capacity
 from hpcrl.replay.priorities import BLOCK_SLOTS
 
@@ -17,6 +22,11 @@ ATARI_SIMULATOR_BYTES = 5 * 10**6
 def network_arguments(config: Config) -> tuple:
     """Arguments of :func:`hpcrl.networks.make_network` and :func:`hpcrl.networks.count_parameters`."""
     spec, network = env_spec(**config.env.arguments()), config.network
+    if spec.continuous:
+        raise ConfigError(
+            f'learning.algorithm: expected "a2c" or "ppo", as the actions of {config.env.id} are vectors, got '
+            f'"{config.learning.algorithm}"'
+        )
     shape = (spec.stack, *spec.obs_shape)
     atoms = 0 if network.distribution == "none" else network.atoms
     return network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype, network.dueling, atoms
@@ -30,15 +40,42 @@ def learning_rule(config: Config, device: str = "cpu") -> Rule:
     )
 
 
+def policy_arguments(config: Config) -> tuple:
+    """Arguments of :func:`hpcrl.networks.make_policy_network` and :func:`hpcrl.networks.count_policy_parameters`."""
+    spec, network = env_spec(**config.env.arguments()), config.network
+    return (
+        network.kind,
+        network.hidden,
+        (spec.stack, *spec.obs_shape),
+        spec.num_actions,
+        spec.obs_dtype,
+        spec.continuous,
+    )
+
+
+def new_network(config: Config) -> nn.Module:
+    """The network of the algorithm, with random parameters."""
+    if config.learning.uses_replay:
+        return make_network(*network_arguments(config))
+    return make_policy_network(*policy_arguments(config))
+
+
 def num_parameters(config: Config) -> int:
     """Length of the parameter vector."""
-    return count_parameters(*network_arguments(config))
+    if config.learning.uses_replay:
+        return count_parameters(*network_arguments(config))
+    return count_policy_parameters(*policy_arguments(config))
 
 
 def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.0) -> forecast.Forecast:
     """What a job of this configuration will need, if it reaches ``updates_per_second`` global updates per second."""
     spec = env_spec(**config.env.arguments())
-    learning = config.learning
+    learning, policy = config.learning, config.policy
+    batch_size, intensity, rollout_bytes = learning.batch_size, learning.training_intensity, 0
+    if not learning.uses_replay:
+        rollout_steps = policy.horizon_steps * config.env.simulators
+        batch_size, intensity = -(-rollout_steps // policy.minibatches), float(policy.epochs)
+        rollout_bytes = rollout_steps * spec.stack * math.prod(spec.obs_shape) * spec.obs_dtype.itemsize
     sizes = forecast.Sizes(
         num_parameters=num_parameters(config),
         record_bytes=record_dtype(spec.obs_shape, spec.obs_dtype).itemsize,
@@ -48,7 +85,8 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         simulators=config.env.simulators,
         simulator_bytes=ATARI_SIMULATOR_BYTES if config.env.is_atari else 0,
         priority_block_slots=BLOCK_SLOTS if config.replay.sampling == "prioritized" else 0,
-        batch_size=learning.batch_size,
+        batch_size=batch_size,
+        rollout_bytes=rollout_bytes,
         slots=config.server.slots,
         gradient_slots=config.learner.pipeline + 1,
         optimizer_vectors=forecast.optimizer_vectors(
@@ -57,7 +95,7 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         virtual_delay=max(delay_distribution(learning.virtual_delay or "0")[0]),
     )
     periods = forecast.Periods(
-        training_intensity=learning.training_intensity,
+        training_intensity=intensity,
         pull_period_updates=config.learner.pull_period_updates,
         sync_period_steps=config.actor.sync_period_steps,
         target_period_updates=learning.target_period_updates,

@@ -128,6 +128,7 @@ def plan(
     learner_threads: int,
     cores_per_rank: Sequence[int] = (),
     global_replay: bool = False,
+    replay: bool = True,
 ) -> Plan:
     """Divide ``world_size`` ranks into roles.
 
@@ -155,6 +156,8 @@ def plan(
         Cores that the launcher gave to each rank, beyond which no thread is started; empty where it gave none.
     global_replay
         One memory for all, on the server ranks (Gorila section 4), instead of one for each bundle or node.
+    replay
+        Whether there are memories at all; rollouts need none.
 
     Raises
     ------
@@ -181,7 +184,9 @@ def plan(
     if global_replay:
         held = {rank: [r for role in roles for r in _with_host(role)] for rank, roles in held.items()}
     ranks = _equip(nodes, held, cores, cores_per_rank, gpus_per_node, learner_threads)
-    memories = (_global_memory(ranks),) if global_replay else _memories(layout, ranks)
+    memories = ()
+    if replay:
+        memories = (_global_memory(ranks),) if global_replay else _memories(layout, ranks)
     return Plan(layout, ranks, memories, synchronous=not servers)
 
 

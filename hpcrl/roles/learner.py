@@ -1,7 +1,7 @@
 """The learner: samples experience, computes a gradient, has it applied (Gorila, section 4)."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -92,11 +92,23 @@ class Learner:
         self._sums += loss, mean_q, 1
         return True
 
-    def take_means(self) -> dict[str, float]:
-        """Mean loss and action value of the updates since this was last called."""
+    def reports(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Counts, and mean loss and action value of the updates since this was last called."""
         loss, mean_q, count = self._sums
         self._sums = np.zeros(3)
-        return {"loss": loss / count, "mean_q": mean_q / count} if count else {"loss": np.nan, "mean_q": np.nan}
+        yield (
+            "learner",
+            {
+                "updates": self.updates,
+                "trained": self.updates * self.batch_size,
+                "loss": loss / count if count else np.nan,
+                "mean_q": mean_q / count if count else np.nan,
+                "replay_fill": self.replay.fill,
+                "overwritten": self.replay.overwritten,
+                "sampling_hidden": self.replay.hidden,
+                "global_update": self.online.global_update,
+            },
+        )
 
     def _arrived(self) -> bool:
         """Whether the last gradient is done with."""

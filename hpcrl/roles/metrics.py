@@ -19,6 +19,17 @@ FIELDS = {
         "sampling_hidden",
         "global_update",
     ),
+    "policy": (
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "kl",
+        "clipped",
+        "gradient_norm",
+        "explained_variance",
+        "lag",
+        "global_update",
+    ),
     "gradient": ("fate", "delay_updates", "count"),
     "order": (
         "total_frames",
@@ -170,17 +181,8 @@ class Reporter:
             for (fate, delay), count in list(learner.fates.items()):
                 if self._send("gradient", learner.index, fate=fate, delay_updates=delay, count=count):
                     del learner.fates[fate, delay]
-            self._send(
-                "learner",
-                learner.index,
-                updates=learner.updates,
-                trained=learner.updates * learner.batch_size,
-                **learner.take_means(),
-                replay_fill=learner.replay.fill,
-                overwritten=learner.replay.overwritten,
-                sampling_hidden=learner.replay.hidden,
-                global_update=learner.online.global_update,
-            )
+            for kind, values in learner.reports():
+                self._send(kind, learner.index, **values)
 
     def server(self, server) -> None:
         """A server's counts and rates."""

@@ -251,8 +251,10 @@ def list_segments(run_dir: Path) -> tuple[list[Segment], list[tuple[Path, str]]]
         try:
             with _open_to_read(path) as file:
                 schema.check_header(file.attrs, "runlog", path)
-                rows = {table: int(file[table][schema.COMMITTED_ROWS][0]) for table in schema.TABLES}
-                found.append(Segment(path, dict(file.attrs), rows))
+                rows = {
+                    table: int(file[table][schema.COMMITTED_ROWS][0]) if table in file else 0 for table in schema.TABLES
+                }
+                found.append(Segment(path, dict(file.attrs), dict.fromkeys(schema.TABLES, 0) | rows))
         except (OSError, RuntimeError, KeyError) as error:
             faults.append((path, str(storage_error("read", path, error))))
         except StorageError as error:
@@ -285,7 +287,10 @@ def _read_segment(path: Path, table: str) -> tuple[int, int, dict[str, np.ndarra
     try:
         with _open_to_read(path) as file:
             schema.check_header(file.attrs, "runlog", path)
-            group = file[table]
+            group = file.get(table)
+            if group is None:  # a table that is younger than the file
+                rows = {name: np.zeros(0, column.dtype) for name, column in schema.TABLES[table].items()}
+                return int(file.attrs[schema.RESUMED_UPDATE]), int(file.attrs[schema.RESUMED_FRAMES]), rows
             num_rows = int(group[schema.COMMITTED_ROWS][0])  # read first: columns only grow
             rows = {name: _read_column(group, name, column, num_rows) for name, column in schema.TABLES[table].items()}
             return int(file.attrs[schema.RESUMED_UPDATE]), int(file.attrs[schema.RESUMED_FRAMES]), rows

@@ -147,6 +147,21 @@ TABLES: dict[str, dict[str, Column]] = {
         "delay_updates": Column("i4", "updates", "age at shard 0, up to 2046 (which stands for more); -1: not sent"),
         "count": Column("i8", "gradients", "such gradients since the rows before"),
     },
+    # Policy-gradient algorithms alone: means since the learner's row before, a row every actor.report_period_seconds.
+    "policies": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "global_update": Column("i8", "updates", "version of the parameters that the learner held"),
+        "learner": Column("i4", "1", "index of the learner"),
+        "policy_loss": Column("f8", "1", "of the actions taken"),
+        "value_loss": Column("f8", "score^2", "half the squared error of the state values"),
+        "entropy": Column("f8", "nats", "of the policy, mean over states"),
+        "kl": Column("f8", "nats", "from the policy that acted to the learner's, estimated by r - 1 - log r"),
+        "clipped": Column("f8", "1", "share of the steps whose ratio r is beyond PPO's clip"),
+        "gradient_norm": Column("f8", "1", "before it is clipped"),
+        "explained_variance": Column("f8", "1", "of the returns, by the values of the network that acted"),
+        "lag": Column("f8", "updates", "between the parameters that acted and those that learn"),
+    },
     # With log.apply_order alone. The rows of one role are in the order of its events, one for each shard it looked at.
     "order": {
         "wall_seconds": _WALL_SECONDS,

@@ -42,6 +42,9 @@ STATES: dict[str, dict[str, Array]] = {
         "fates": Array("int64", "[N, 3]", "1", "fate, delay and count of gradients not yet in the run log"),
         "online/params": _PULLED_PARAMS,
         "online/versions": _PULLED_VERSIONS,
+        "trained": Array("int64", "[]", "transitions", "policy gradients: used so far"),
+        "to_come/rows": Array("int64", "[N]", "1", "policy gradients: steps of the rollout to be trained on yet"),
+        "to_come/lengths": Array("int64", "[M]", "steps", "in how many to a minibatch, the next one last"),
     },
     "actor": {
         "steps": Array("int64", "[]", "steps", "rounds of all its simulators"),
@@ -54,6 +57,12 @@ STATES: dict[str, dict[str, Array]] = {
         "episodes/env/*": _ENV,
         "episodes/newcomers/written": Array("int64", "[E]", "records", "written to each lane"),
         "episodes/newcomers/recent": Array("record", "[E, n_step + 1]", "1", "those that have no priority yet"),
+        "rollout/return": Array("float64", "[E]", "score", "policy gradients: raw return of the episode so far"),
+        "rollout/steps": Array("int64", "[E]", "steps", "its length so far"),
+        "rollout/sampler/*": Array("int64", "[] or [G]", "1", "which group of simulators acts next, and their steps"),
+        "rollout/experience/*": Array("any", "any", "any", "the rollout: the attributes of `sampling.rollout.Rollout`"),
+        "rollout/env/*": _ENV,
+        "rollout/replica/*": Array("any", "any", "any", "parameters that act, and their version, by shard"),
     },
     "evaluator": {
         "rng": _RNG,

@@ -10,6 +10,7 @@ import pytest
 from make import contents
 
 from hpcrl.launch.inspect import inspect_run
+from hpcrl.storage import schema
 from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.replay import ReplayFile
 
@@ -34,7 +35,9 @@ def test_there_are_golden_files():
 
 
 def test_they_hold_what_they_held(golden):
-    assert contents(golden / "run") == json.loads((golden / "expected.json").read_text())
+    expected = json.loads((golden / "expected.json").read_text())
+    expected["rows"] = dict.fromkeys(schema.TABLES, 0) | expected["rows"]  # younger tables are empty
+    assert contents(golden / "run") == expected
     assert inspect_run(golden / "run", verify=True).sound
 
 

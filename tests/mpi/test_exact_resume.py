@@ -33,6 +33,13 @@ CASES = {
         "learner.outlier_deviations=2.0",
         "learner.outlier_window_updates=20",
     ],
+    "ppo": [
+        "learning.algorithm=ppo",
+        "env.simulators=4",
+        "policy.horizon_steps=15",
+        "policy.groups=2",
+        "policy.epochs=3",
+    ],
     "ale": [
         "env.id=ALE/Pong-v5",
         "env.exact=true",
@@ -58,7 +65,7 @@ def contents(run_dir) -> dict[str, np.ndarray]:
     checkpoint, skipped = latest(run_dir)
     assert not skipped
     assert checkpoint.global_update == 200
-    assert any(owner.startswith("replay-") for owner in checkpoint.owners)
+    assert any(owner.startswith(("replay-", "learner-")) for owner in checkpoint.owners)
     found = {"total_frames": np.array(checkpoint.attributes["total_frames"])}
     for path in sorted(checkpoint.path.glob("*.h5")):
         with h5py.File(path) as file:

@@ -43,7 +43,7 @@ def play(env, steps, seed=0):
 )
 def test_spec(game, full, num_actions):
     spec = env_spec(id=f"ALE/{game}-v5", stack=4, full_action_space=full)
-    assert spec == ((84, 84), np.dtype(np.uint8), 4, num_actions, 4)
+    assert spec == ((84, 84), np.dtype(np.uint8), 4, num_actions, 4, False)
     assert spec == make(game, 1, full_action_space=full).spec
 
 
@@ -240,7 +240,10 @@ class Script:
     def __init__(self, lines):
         self._lines = iter(lines)
 
-    def step(self, actions):
+    def send(self, actions):
+        pass
+
+    def recv(self):
         terminated, truncated, lives = next(self._lines)
         obs = np.zeros((1, 4, 84, 84), np.uint8)
         ends = np.array([terminated], bool), np.array([truncated], bool)

@@ -21,7 +21,7 @@ def ball_and_paddle(frame):
 def test_spec():
     spec = env_spec(id="catch", stack=1, kwargs={"rows": 8, "columns": 6})
     assert spec == make(kwargs={"rows": 8, "columns": 6}).spec
-    assert spec == ((8, 6), np.dtype(np.uint8), 1, 3, 1)
+    assert spec == ((8, 6), np.dtype(np.uint8), 1, 3, 1, False)
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])

@@ -36,9 +36,23 @@ class Count(gymnasium.Env):
         return self._frame, 10 * episode + t, terminated, truncated or (terminated and self._both), {}
 
 
-class Continuous(gymnasium.Env):
+class Many(gymnasium.Env):
     observation_space = FRAMES
-    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.MultiBinary(3)
+
+
+class Continuous(gymnasium.Env):
+    """Frames are the last action."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(np.array([-1, -np.inf]), np.array([3, np.inf]), dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return action.astype(np.float32), 0.0, False, False, {}
 
 
 class Dictionary(gymnasium.Env):
@@ -192,12 +206,12 @@ def test_a_second_reset_goes_on_with_the_random_numbers():
 def test_pixels_stay_bytes_and_the_rest_is_float32():
     assert make("Noise").reset().dtype == np.uint8
     assert make("Count").reset().dtype == np.float32
-    assert env_spec(id=f"{__name__}:Count", stack=2) == ((2,), np.dtype(np.float32), 2, 2, 1)
+    assert env_spec(id=f"{__name__}:Count", stack=2) == ((2,), np.dtype(np.float32), 2, 2, 1, False)
 
 
 def test_cartpole():
     env = make_env(2, np.random.SeedSequence(0), id="CartPole-v1", stack=1)
-    assert env.spec == env_spec(id="CartPole-v1", stack=1) == ((4,), np.dtype(np.float32), 1, 2, 1)
+    assert env.spec == env_spec(id="CartPole-v1", stack=1) == ((4,), np.dtype(np.float32), 1, 2, 1, False)
     lanes = drive(env, np.random.default_rng(0).integers(2, size=(200, 2)))
     env.close()
     for lane in range(2):
@@ -232,6 +246,18 @@ def test_infos_and_containers_of_any_kind_do_no_harm(autoreset, steps):
     assert transitions(lanes, 1) == EPISODES
 
 
+def test_vectors_are_scaled_to_the_bounds_of_the_environment_and_clipped():
+    arguments = {"id": f"{__name__}:Continuous", "stack": 1}
+    spec = env_spec(**arguments)
+    assert (spec.continuous, spec.num_actions) == (True, 2)
+    env = make_env(4, np.random.SeedSequence(0), **arguments)
+    env.reset()
+    actions = np.array([[-1, 7], [1, -7], [0, 0.5], [-4, 0]], np.float32)
+    # the first number goes from -1 to 3, the second has no bounds
+    assert env.step(actions).frame.tolist() == [[-1, 7], [3, -7], [1, 0.5], [-1, 0]]
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("id", "kwargs", "why"),
     [
@@ -241,7 +267,7 @@ def test_infos_and_containers_of_any_kind_do_no_harm(autoreset, steps):
         ("PongNoFrameskip-v4", {}, 'named "ALE/<Game>-v5"'),
         ("no_such_module:Env", {}, "No module named 'no_such_module'"),
         (f"{__name__}:Nothing", {}, "has no attribute 'Nothing'"),
-        (f"{__name__}:Continuous", {}, "needs discrete actions"),
+        (f"{__name__}:Many", {}, "Discrete, or Box vectors"),
         (f"{__name__}:Dictionary", {}, "needs observations in one array"),
         (f"{__name__}:several_at_once", {}, "one simulator .a gymnasium.Env.* got .*CartPoleVectorEnv"),
         ("collections:OrderedDict", {}, "one simulator .a gymnasium.Env.* got collections.OrderedDict"),

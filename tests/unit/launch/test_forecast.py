@@ -26,6 +26,7 @@ SIZES = Sizes(
     simulator_bytes=1000,
     priority_block_slots=0,
     batch_size=32,
+    rollout_bytes=0,
     slots=4,
     gradient_slots=1,
     optimizer_vectors=2,

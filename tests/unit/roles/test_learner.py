@@ -204,7 +204,8 @@ def test_reports_hold_means_since_the_last_report():
     losses = [values["loss"] for values in reports.of("learner")]
     assert np.isnan(losses[0])
     assert losses[1:] == [1, 2, 3]
-    assert learner.take_means() == {"loss": 4, "mean_q": 40}
+    ((kind, values),) = learner.reports()
+    assert (kind, values["loss"], values["mean_q"]) == ("learner", 4, 40)
     assert (
         reports.of("learner")[-1].items()
         >= {"updates": 3, "replay_fill": 0.25, "overwritten": 3, "sampling_hidden": 0.9}.items()

@@ -16,6 +16,8 @@ from hpcrl.storage.states import REPLAY, STATES
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "hdf5.md").read_text().splitlines()
 CONFIG = ROOT / "tests" / "golden" / "everything.toml"
+ROLLOUTS = ["learning.algorithm=ppo", "policy.horizon_steps=40", "learner.outlier_deviations=0.0"]
+"""What makes of that a run without replay; at its end, a rollout is learned from."""
 
 
 def tables():
@@ -49,14 +51,20 @@ def test_arrays_of_a_checkpoint_are_those_of_the_page(name):
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
-    """A short run of everything in one process."""
+def run_dirs(tmp_path_factory):
+    """Short runs of everything in one process: from a replay memory, and from rollouts."""
     directory = tmp_path_factory.mktemp("run")
-    command = [sys.executable, "-m", "hpcrl", "train", CONFIG, "--run-dir", directory / "run"]
-    command += ["--set", "run.total_updates=60"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    return directory / "run"
+    for name, further in (("dqn", []), ("ppo", ROLLOUTS)):
+        command = [sys.executable, "-m", "hpcrl", "train", CONFIG, "--run-dir", directory / name]
+        command += [f"--set={key}" for key in ("run.total_updates=60", *further)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stderr
+    return [directory / "dqn", directory / "ppo"]
+
+
+@pytest.fixture(scope="module")
+def run_dir(run_dirs):
+    return run_dirs[0]
 
 
 def datasets(file):
@@ -85,20 +93,20 @@ def misfits(found, arrays):
     return wrong
 
 
-def test_checkpoints_hold_what_the_schema_says_and_nothing_else(run_dir):
-    checkpoint, _ = latest(run_dir)
-    kinds = set()
-    for owner, file in checkpoint.files.items():
-        kind = owner.rpartition("-")[0]
-        kinds.add(kind)
-        with h5py.File(checkpoint.path / file["name"]) as h5:
-            assert h5.attrs["file_type"] == kind
-            found = datasets(h5 if kind == "replay" else h5[schema.ARRAYS_GROUP])
-            assert misfits(found, REPLAY if kind == "replay" else STATES[kind]) == []
-            patterns = REPLAY if kind == "replay" else STATES[kind]
-            missing = [pattern for pattern in patterns if not fnmatch.filter(found, pattern)]
-            assert missing == []
-    assert kinds >= STATES.keys()
+def test_checkpoints_hold_what_the_schema_says_and_nothing_else(run_dirs):
+    names: dict[str, list[str]] = {}
+    for checkpoint in (latest(run_dir)[0] for run_dir in run_dirs):
+        for owner, file in checkpoint.files.items():
+            kind = owner.rpartition("-")[0]
+            with h5py.File(checkpoint.path / file["name"]) as h5:
+                assert h5.attrs["file_type"] == kind
+                found = datasets(h5 if kind == "replay" else h5[schema.ARRAYS_GROUP])
+                assert misfits(found, REPLAY if kind == "replay" else STATES[kind]) == []
+                names.setdefault(kind, []).extend(found)
+    for kind, found in names.items():
+        patterns = REPLAY if kind == "replay" else STATES[kind]
+        assert [pattern for pattern in patterns if not fnmatch.filter(found, pattern)] == []
+    assert names.keys() >= STATES.keys()
 
 
 def test_the_run_log_and_the_manifest_hold_what_the_page_says(run_dir):

@@ -1,0 +1,114 @@
+"""Advantage actor-critic: the loss of A2C and A3C, and what all policy-gradient algorithms share."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from hpcrl.algorithms.gradients import clip_norm
+from hpcrl.algorithms.policy_gradient import Distribution
+from hpcrl.networks import Replica, autocast
+
+
+class Experience(NamedTuple):
+    """``B`` steps to learn from."""
+
+    observation: np.ndarray
+    """obs_dtype ``[B, stack, *obs_shape]``"""
+    action: np.ndarray
+    log_probability: np.ndarray
+    """float32 ``[B]``: of the action, under the policy that took it"""
+    advantage: np.ndarray
+    """float32 ``[B]``"""
+    target: np.ndarray
+    """float32 ``[B]``: the return that the value is drawn to"""
+
+    def take(self, rows: np.ndarray) -> "Experience":
+        """Some of the steps, copied."""
+        return Experience(*(array[rows] for array in self))
+
+
+class Losses(NamedTuple):
+    """What a gradient was made of; means over its steps."""
+
+    loss: float
+    value: float
+    """of the states"""
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    """[nats]"""
+    kl: float
+    """``r - 1 - log r``: how far the policy has moved from the one that acted [nats]"""
+    clipped: float
+    """share of the steps with ``|r - 1| > clip``"""
+    gradient_norm: float
+    """before it is clipped"""
+
+
+class A2c:
+    """Gradient of ``- log pi(a) A + value_weight (v - R)^2 / 2 - entropy_weight H`` (Mnih et al. 2016, section 4).
+
+    Parameters
+    ----------
+    online : Replica
+        The learner's policy and value network.
+    distribution : Distribution
+        Of its actions.
+    value_weight, entropy_weight : float
+    normalizes : bool
+        Advantages are shifted and scaled to mean 0 and deviation 1 in each gradient.
+    max_gradient_norm : float
+        The whole gradient is scaled down to this norm; 0 leaves it alone.
+    dtype : torch.dtype
+        Arithmetic of the network's body; losses are float32.
+    """
+
+    def __init__(
+        self,
+        online: Replica,
+        distribution: Distribution,
+        *,
+        value_weight: float,
+        entropy_weight: float,
+        normalizes: bool,
+        max_gradient_norm: float,
+        dtype: torch.dtype,
+    ):
+        self.online, self.distribution = online, distribution
+        self.value_weight, self.entropy_weight, self.normalizes = value_weight, entropy_weight, normalizes
+        self.max_gradient_norm, self.dtype = max_gradient_norm, dtype
+
+    def gradient(self, experience: Experience) -> Losses:
+        """Gradient of the mean loss, into ``online.flat.gradients``."""
+        device, flat = self.online.device, self.online.flat
+        observation, action, log_mu, advantage, target = (
+            torch.from_numpy(array).to(device, non_blocking=True) for array in experience
+        )
+        if self.normalizes:
+            advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        flat.zero_gradients()
+        with autocast(device, self.dtype):
+            outputs, value = self.online.network(observation)
+        log_ratio = self.distribution.log_probability(outputs, action) - log_mu
+        policy_loss = self.policy_loss(log_ratio, advantage).mean()
+        value_loss = 0.5 * (value - target).square().mean()
+        entropy = self.distribution.entropy(outputs).mean()
+        loss = policy_loss + self.value_weight * value_loss - self.entropy_weight * entropy
+        loss.backward()
+        norm = flat.gradients.norm()
+        if self.max_gradient_norm:
+            clip_norm(flat.gradients, self.max_gradient_norm)
+        with torch.no_grad():
+            off_policy = log_ratio.exp() - 1
+            kl, clipped = (off_policy - log_ratio).mean(), self.clipped(off_policy)
+            means = loss, value.mean(), policy_loss, value_loss, entropy, kl, clipped, norm
+            return Losses(*torch.stack(means).tolist())
+
+    def policy_loss(self, log_ratio: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+        """``- log pi(a) A``, float32 ``[B]``; ``log_ratio`` is ``log pi(a)`` up to a constant."""
+        return -log_ratio * advantage
+
+    def clipped(self, off_policy: torch.Tensor) -> torch.Tensor:
+        """Share of the steps whose ratio, less 1, the loss ignores."""
+        return torch.zeros_like(off_policy).mean()

@@ -1,0 +1,1 @@
+"""Sampling: simulators stepped in large batches, and the rollouts that they fill."""
