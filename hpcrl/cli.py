@@ -31,6 +31,9 @@ LET_RANK_0_SPEAK_SECONDS = 5.0
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")]
+PlayerPath = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run, checkpoint, or file of weights; with --random, an environment.")
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")]
 
 
@@ -144,17 +147,67 @@ def inspect(
 
 @app.command()
 def evaluate(
-    run: RunPath,
+    agent: PlayerPath,
+    checkpoint: Annotated[str, typer.Option(help="Of a run: newest, best, or its global update.")] = "newest",
+    protocol: Annotated[
+        str, typer.Option(help="own (as in training), noop, human, sticky or saber; see docs/evaluation.md.")
+    ] = "own",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 30,
     epsilon: Annotated[
         float | None, typer.Option(min=0, max=1, help="Probability of a random action; default: the run's own.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the evaluation.")] = 1,
+    starts: Annotated[Path | None, typer.Option(help="Games to begin in, of hpcrl starts; protocol human.")] = None,
+    max_frames: Annotated[
+        int | None, typer.Option(min=1, help="Emulator frames of an episode, instead of the protocol's.")
+    ] = None,
+    random: Annotated[bool, typer.Option("--random", help="Play at random instead of with an agent.")] = False,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write every return to this file.")] = None,
 ) -> None:
-    """Play episodes with the newest checkpoint of a run and report the raw return."""
-    from hpcrl.launch.evaluate import main as evaluate_main
+    """Play whole episodes with an agent and report the raw return; under mpiexec, spread over the ranks."""
+    from hpcrl.launch import evaluate as evaluation
 
-    sys.exit(evaluate_main(run, episodes=episodes, epsilon=epsilon, seed=seed))
+    player = evaluation.random_player(agent) if random else evaluation.trained_player(Path(agent), checkpoint)
+    code = evaluation.main(
+        player,
+        protocol=protocol,
+        episodes=episodes,
+        epsilon=epsilon,
+        seed=seed,
+        starts_file=starts,
+        max_episode_frames=max_frames,
+        output=json,
+    )
+    sys.exit(code)
+
+
+starts_app = typer.Typer(help="Games under way, for evaluations to begin in.", no_args_is_help=True)
+app.add_typer(starts_app, name="starts")
+
+
+@starts_app.callback()
+def _starts() -> None:
+    """Games under way, for evaluations to begin in."""
+
+
+@starts_app.command("record")
+def starts_record(
+    agent: PlayerPath,
+    output: Annotated[Path, typer.Option(help="File to write (HDF5).")] = Path("starts.h5"),
+    count: Annotated[int, typer.Option(min=1, help="Starts to record, each of an episode of its own.")] = 100,
+    checkpoint: Annotated[str, typer.Option(help="Of a run: newest, best, or its global update.")] = "newest",
+    random: Annotated[bool, typer.Option("--random", help="Play at random instead of with an agent.")] = False,
+    epsilon: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Probability of a random action; default: the run's own.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the games.")] = 1,
+) -> None:
+    """Play games and keep a moment of each, for hpcrl evaluate --protocol human --starts FILE."""
+    from hpcrl.launch import evaluate as evaluation
+    from hpcrl.launch.starts import main as record
+
+    player = evaluation.random_player(agent) if random else evaluation.trained_player(Path(agent), checkpoint)
+    sys.exit(record(player, output, count=count, epsilon=epsilon, seed=seed))
 
 
 @app.command()

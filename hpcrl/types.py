@@ -47,6 +47,15 @@ class EnvStep(NamedTuple):
     """obs_dtype ``[E, *obs_shape]``: last frame of the old episode where ``episode_over``, else equal to ``frame``"""
 
 
+class GameStart(NamedTuple):
+    """A game under way, for an episode to begin with (Nair et al. 2015: human starts)."""
+
+    state: bytes
+    """of the emulator, its random numbers included; data, never code"""
+    frames: int
+    """emulator frames played by then; they count towards the cap of an episode"""
+
+
 class Batch(NamedTuple):
     """A minibatch of ``B`` (n-step) transitions."""
 

@@ -3,15 +3,15 @@
 Backends are imported only when their environment is asked for: `catch` needs neither gymnasium nor ale-py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcrl.errors import ConfigError
-from hpcrl.types import EnvSpec, EnvStep
+from hpcrl.types import EnvSpec, EnvStep, GameStart
 
-__all__ = ["VectorEnv", "env_spec", "make_env"]
+__all__ = ["VectorEnv", "env_spec", "make_env", "make_games"]
 
 
 class VectorEnv(Protocol):
@@ -175,6 +175,27 @@ def make_env(
     from hpcrl.envs.gym import Gym
 
     return Gym(num_envs, seed_sequence, id=id, stack=stack, autoreset=autoreset, kwargs=kwargs)
+
+
+def make_games(
+    num_envs: int,
+    seed_sequence: np.random.SeedSequence,
+    *,
+    noop_min: int = 0,
+    starts: Sequence[GameStart] = (),
+    **arguments: Any,
+) -> VectorEnv:
+    """Make simulators to evaluate or to look at: Atari's are `hpcrl.envs.atari.ExactAtari`, with these starts.
+
+    The other arguments are those of `make_env`, and so is what is raised.
+    """
+    if not arguments["id"].startswith("ALE/"):
+        return make_env(num_envs, seed_sequence, **arguments)
+    from hpcrl.envs.atari import ExactAtari
+
+    arguments = {name: value for name, value in arguments.items() if name != "exact"}
+    arguments |= {"threads": 1, "autoreset": "next_step"}
+    return ExactAtari(num_envs, seed_sequence, noop_min=noop_min, starts=starts, **arguments)
 
 
 def _catch_spec(stack: int, kwargs: dict[str, Any]) -> EnvSpec:

@@ -14,13 +14,14 @@ Where they depart from the published protocols (ale-py 0.12.1):
   because the emulator is not read again once the episode is over. Only a truncated episode bootstraps from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpcrl.errors import ConfigError
-from hpcrl.types import EnvSpec, EnvStep
+from hpcrl.types import EnvSpec, EnvStep, GameStart
 
 try:
     import ale_py
@@ -214,9 +215,28 @@ class Atari:
 
 
 class ExactAtari(Atari):
-    """The same, slower, on emulators whose state can be saved: what a run needs to go on bit for bit."""
+    """The same, slower, on emulators whose state can be saved: what a run needs to go on bit for bit.
 
-    _backend = ExactVector
+    Parameters
+    ----------
+    noop_min
+        An episode starts with ``noop_min`` to ``noop_max`` no-ops [frames].
+    starts
+        If there are any, simulator ``e`` begins every episode in number ``e`` modulo their count, and its frames by
+        then count towards ``max_episode_frames``.
+    """
+
+    def __init__(self, *arguments: Any, noop_min: int = 0, starts: Sequence[GameStart] = (), **named: Any):
+        self._backend = partial(ExactVector, noop_min=noop_min, starts=starts)
+        super().__init__(*arguments, **named)
+
+    def render(self, simulator: int) -> np.ndarray:
+        """The screen of one simulator in colour, uint8 ``[height, width, 3]``."""
+        return self._env.render(simulator)
+
+    def game_start(self, simulator: int) -> GameStart:
+        """The game of one simulator as it is now, for others to begin with."""
+        return self._env.game_start(simulator)
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that decides what comes next, random numbers included."""

@@ -6,7 +6,7 @@ actions, apart from random numbers: no-ops and sticky actions are drawn here, be
 hold the action that a sticky one would repeat.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import ale_py
 import gymnasium
@@ -15,6 +15,7 @@ from ale_py import roms
 
 from hpcrl.errors import ConfigError, StorageError
 from hpcrl.seeding import generator_state, restore_generator
+from hpcrl.types import GameStart
 
 _NOOP, _FIRE = ale_py.Action.NOOP, ale_py.Action.FIRE
 
@@ -22,7 +23,9 @@ _NOOP, _FIRE = ale_py.Action.NOOP, ale_py.Action.FIRE
 class ExactVector:
     """``E`` simulators of one game: what `hpcrl.envs.atari.Atari` uses of ale-py's vector environment, by its names.
 
-    One thread steps them all, rewards are raw, and a finished simulator is reset in a step of its own.
+    One thread steps them all, rewards are raw, and a finished simulator is reset in a step of its own. An episode of
+    simulator ``e`` begins with ``noop_min`` to ``noop_max - 1`` no-ops or, with ``starts``, in number ``e`` modulo
+    their count.
 
     Raises
     ------
@@ -47,6 +50,8 @@ class ExactVector:
         img_width: int,
         num_threads: int,
         reward_clipping: bool,
+        noop_min: int = 0,
+        starts: Sequence[GameStart] = (),
     ):
         if autoreset_mode != "NextStep":
             raise ConfigError('env.autoreset: expected "next_step" with env.exact, got "same_step"')
@@ -57,7 +62,8 @@ class ExactVector:
         self.single_action_space = gymnasium.spaces.Discrete(len(self._actions))
         self._rng = np.random.default_rng(0)
         self._sticky, self._frame_skip = repeat_action_probability, frameskip
-        self._noop_end, self._fire = noop_max, use_fire_reset and _FIRE in self._actions
+        self._noop_min, self._noop_end, self._fire = noop_min, noop_max, use_fire_reset and _FIRE in self._actions
+        self._starts = starts
         self._max_frames = max_num_frames_per_episode
         height, width = ale.getScreenDims()
         self._resize = AreaResize((height, width), (img_height, img_width))
@@ -139,10 +145,7 @@ class ExactVector:
         ends = np.cumsum(state["emulator_bytes"])
         for ale, data in zip(self._ales, np.split(state["emulators"], ends[:-1]), strict=True):
             ale.reset_game()
-            try:
-                ale.restoreState(ale_py.ALEState(data.tobytes()))
-            except (SystemError, RuntimeError) as error:
-                raise StorageError(f"a simulator cannot be restored from {data.size} bytes: {error}") from error
+            _restore(ale, data.tobytes())
         self._held = [ale_py.Action(int(action)) for action in state["held"]]
         self._frames, self._over = np.array(state["frames"]), np.array(state["over"])
         self._screens, self._stacks = np.array(state["screens"]), np.array(state["stacks"])
@@ -152,23 +155,45 @@ class ExactVector:
     def _info(self) -> dict[str, np.ndarray]:
         return {"lives": np.array([ale.lives() for ale in self._ales], np.int32)}
 
+    def render(self, e: int) -> np.ndarray:
+        """The screen of one simulator in colour, uint8 ``[height, width, 3]``."""
+        return self._ales[e].getScreenRGB()
+
+    def game_start(self, e: int) -> GameStart:
+        """The game of one simulator as it is now, for others to begin with."""
+        state = self._ales[e].cloneState(include_rng=True).serialize()
+        return GameStart(state, int(self._frames[e]))
+
     def _reset_one(self, e: int) -> None:
         ale = self._ales[e]
         ale.reset_game()
         self._held[e] = _NOOP
+        if self._starts:
+            self._frames[e] = self._restore_start(e, self._starts[e % len(self._starts)])
+        else:
+            self._frames[e] = 0
+            self._play_noops(e)
+        ale.getScreenGrayscale(self._screens[e, 0])
+        self._screens[e, 1] = 0
+        self._stacks[e] = 0
+        self._push_screen(e)
+
+    def _restore_start(self, e: int, start: GameStart) -> int:
+        """Put one simulator into a game under way; frames played by then."""
+        _restore(self._ales[e], start.state)
+        self._ales[e].act(_NOOP)  # an emulator has no screen before it has played a frame
+        return start.frames + 1
+
+    def _play_noops(self, e: int) -> None:
+        ale = self._ales[e]
         if self._fire:
             self._act(e, _FIRE)
-        noops = int(self._rng.integers(self._noop_end)) if self._noop_end else 0
+        noops = int(self._rng.integers(self._noop_min, self._noop_end)) if self._noop_end else 0
         for _ in range(noops - self._fire):
             self._act(e, _NOOP)
             if ale.game_over():
                 ale.reset_game()
                 self._held[e] = _NOOP
-        self._frames[e] = 0
-        ale.getScreenGrayscale(self._screens[e, 0])
-        self._screens[e, 1] = 0
-        self._stacks[e] = 0
-        self._push_screen(e)
 
     def _play(self, e: int, action: ale_py.Action) -> tuple[int, bool]:
         """Hold an action for ``frame_skip`` emulator frames, or to the end of the episode; reward, and game over."""
@@ -203,6 +228,13 @@ def _interface(game: str) -> ale_py.ALEInterface:
     ale.setInt("random_seed", 0)  # nothing draws from it
     ale.loadROM(roms.get_rom_path(game))
     return ale
+
+
+def _restore(ale: ale_py.ALEInterface, state: bytes) -> None:
+    try:
+        ale.restoreState(ale_py.ALEState(state))
+    except (SystemError, RuntimeError) as error:
+        raise StorageError(f"a simulator cannot be restored from {len(state)} bytes: {error}") from error
 
 
 class AreaResize:

@@ -1,80 +1,284 @@
-"""``hpcrl evaluate``: play whole episodes with the parameters of a checkpoint, in one process and without MPI."""
+"""``hpcrl evaluate``: whole episodes by the protocols of the papers, in one process or spread over the ranks of a job.
 
+Episodes are played in groups of a fixed size, each with random numbers and a batch of its own. Which rank plays a group
+changes nothing in it, so a result is the same for any number of ranks.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from hpcrl.algorithms.dqn import EpsilonGreedy
-from hpcrl.config import Config, load
-from hpcrl.envs import env_spec, make_env
-from hpcrl.errors import EXIT_FINISHED, StorageError
-from hpcrl.launch.resume import load_shard
-from hpcrl.launch.rollouts import make_evaluation_policy
-from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
-from hpcrl.networks import FlatParameters
-from hpcrl.roles.evaluator import Episodes
+from hpcrl.analysis.runs import game_name
+from hpcrl.analysis.scores import human_normalised, table, tables
+from hpcrl.config import Config, from_dict
+from hpcrl.envs import env_spec, make_games
+from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError
+from hpcrl.launch.launcher import launcher_rank
 from hpcrl.seeding import generator, seed_sequence
-from hpcrl.storage import schema
-from hpcrl.storage.checkpoint import Checkpoint, latest
+from hpcrl.storage.starts import Starts, read_starts
+from hpcrl.types import GameStart
+
+GROUP = 6
+"""Episodes that are played together; 30, the published number, are five groups."""
+
+RANDOM_PERIOD_FRAMES = 6
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "noop": {
+        "sticky_probability": 0.0,
+        "noop_min": 1,
+        "noop_max": 30,
+        "max_episode_frames": 18_000,
+        "stuck_frames": 0,
+    },
+    "human": {"sticky_probability": 0.0, "noop_max": 0, "max_episode_frames": 108_000, "stuck_frames": 0},
+    "sticky": {"sticky_probability": 0.25, "noop_max": 0, "max_episode_frames": 108_000, "stuck_frames": 0},
+    "saber": {
+        "sticky_probability": 0.25,
+        "noop_max": 0,
+        "max_episode_frames": 21_600_000,
+        "stuck_frames": 18_000,
+        "full_action_space": True,
+    },
+}
+"""What each protocol fixes of the environment. ``own``: as in training. ``noop`` and ``human``: Nair et al. 2015,
+section 5.1. ``sticky``: Machado et al. 2018. ``saber``: Toromanoff et al. 2019."""
+
+Policy = Callable[[np.ndarray, float], np.ndarray]
+"""int64 ``[E]`` actions for observations ``[E, stack, ...]`` and a probability of a random action."""
 
 
-class FixedReplica:
-    """A network with parameters that no longer change; what a policy needs of a replica."""
+class Result(NamedTuple):
+    """What was played: one entry for each episode, in order."""
 
-    device = "cpu"
+    returns: np.ndarray
+    """float64 ``[N]`` raw points gained by the agent"""
+    steps: np.ndarray
+    """int64 ``[N]`` decisions of the agent"""
 
-    def __init__(self, module: torch.nn.Module, values: np.ndarray):
-        self.network = module
-        FlatParameters(module).values.numpy()[:] = values
+
+def play_once(env, policy: Policy, epsilon: float) -> Result:
+    """One whole episode on each simulator; who has finished waits for the others."""
+    env.reset()
+    returns, steps = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+    playing = np.ones(env.num_envs, bool)
+    while playing.any():
+        step = env.step(policy(env.observation, epsilon))
+        returns += np.where(playing, step.reward, 0)
+        steps += playing
+        playing &= ~step.episode_over
+    return Result(returns, steps)
 
 
-def newest_checkpoint(run_dir: Path) -> tuple[Config, Checkpoint]:
-    """The configuration and the newest good checkpoint of a run.
+def protocol_arguments(config: Config, protocol: str, max_episode_frames: int | None = None) -> dict[str, Any]:
+    """Arguments of `hpcrl.envs.make_games`; life losses never end an episode.
 
     Raises
     ------
-    StorageError
-        There is none.
+    ConfigError
+        The protocol is not known, or the agent or its environment cannot be evaluated by it.
     """
-    if not (run_dir / schema.CONFIG_FILE).is_file():
-        raise StorageError(f"{run_dir}: expected a run directory (with {schema.CONFIG_FILE}), got none")
-    checkpoint, skipped = latest(run_dir)
-    if checkpoint is None:
-        why = "".join(f"\n  {path.name}: {reason}" for path, reason in skipped)
-        raise StorageError(f"{run_dir} holds no checkpoint that can be used{why}")
-    return load(run_dir / schema.CONFIG_FILE), checkpoint
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"expected --protocol {', '.join(PROTOCOLS)}, got {protocol!r}")
+    fixed = dict(PROTOCOLS[protocol])
+    if not config.env.is_atari:
+        if protocol != "own" or max_episode_frames:
+            raise ConfigError(f"expected --protocol own for {config.env.id}, which is not an Atari game")
+        return config.env.arguments()
+    if fixed.get("full_action_space") and not config.env.full_action_space:
+        raise ConfigError(f"expected an agent of all 18 actions for --protocol {protocol}, got one of the game's own")
+    if max_episode_frames:
+        fixed["max_episode_frames"] = max_episode_frames
+    return {**config.env.arguments(), "life_loss": "ignore", "random_start_steps": 0, **fixed}
 
 
-def evaluate(config: Config, checkpoint: Checkpoint, *, episodes: int, epsilon: float, seed: int) -> np.ndarray:
-    """Raw returns, float64 ``[episodes]``, of whole episodes; life losses never end one."""
-    arguments = {**config.env.arguments(), "life_loss": "ignore", "random_start_steps": 0}
-    size = num_parameters(config)
-    params = load_shard(checkpoint, 0, size, size)["params"]
-    replica = FixedReplica(new_network(config), params)
-    spec, rng = env_spec(**arguments), generator(seed, "evaluation", 0)
-    if config.learning.uses_replay:
-        policy = EpsilonGreedy(replica, learning_rule(config).q, spec.num_actions, rng, torch.float32)
-    else:
-        policy = make_evaluation_policy(config, spec, replica, rng, torch.float32)
-    env = make_env(min(config.env.simulators, episodes), seed_sequence(seed, "evaluation env", 0), **arguments)
+def play_group(
+    arguments: Mapping[str, Any],
+    make_policy: Callable[[np.random.Generator], Policy],
+    group: int,
+    *,
+    epsilon: float,
+    seed: int,
+    starts: Sequence[GameStart] = (),
+) -> Result:
+    """The episodes ``group * GROUP`` to ``(group + 1) * GROUP - 1`` of an evaluation.
+
+    Parameters
+    ----------
+    arguments
+        Of `hpcrl.envs.make_games`.
+    make_policy
+        Makes a policy with random numbers of its own.
+    group
+    epsilon
+        Probability of a random action.
+    seed
+        Of the whole evaluation.
+    starts
+        If there are any, episode ``i`` begins in number ``i`` modulo their count.
+    """
+    if starts:
+        arguments = {
+            **arguments,
+            "starts": [starts[i % len(starts)] for i in range(group * GROUP, (group + 1) * GROUP)],
+        }
+    env = make_games(GROUP, seed_sequence(seed, "evaluation env", group), **arguments)
     try:
-        played = Episodes(env, policy, episodes=episodes, epsilon=epsilon)
-        while not played.step():
-            pass
-        return played.result()
+        return play_once(env, make_policy(generator(seed, "evaluation", group)), epsilon)
     finally:
         env.close()
 
 
-def main(run_dir: Path, *, episodes: int, epsilon: float | None, seed: int) -> int:
-    """Evaluate the newest checkpoint of a run and print the result."""
-    config, checkpoint = newest_checkpoint(run_dir)
-    epsilon = config.exploration.evaluation_epsilon if epsilon is None else epsilon
-    returns = evaluate(config, checkpoint, episodes=episodes, epsilon=epsilon, seed=seed)
-    print(
-        f"{config.env.id} ({config.env.protocol} protocol), update {checkpoint.global_update:,}, epsilon {epsilon:g}, "
-        f"seed {seed}: mean return {returns.mean():.2f} +- {returns.std():.2f} (standard deviation) over "
-        f"{len(returns)} episodes, from {returns.min():g} to {returns.max():g}"
+def evaluate(episodes: int, play: Callable[[int], Result]) -> Result:
+    """Play groups until there are so many episodes: all of them, or the share of this rank of an MPI job.
+
+    Returns
+    -------
+    Result
+        Of the whole evaluation, on every rank.
+    """
+    groups = range(-(-episodes // GROUP))
+    alone = launcher_rank(os.environ) is None
+    results = [play(group) for group in groups] if alone else _spread(groups, play)
+    return Result(*(np.concatenate(column)[:episodes] for column in zip(*results, strict=True)))
+
+
+def _spread(groups: range, play: Callable[[int], Result]) -> list[Result]:
+    from hpcrl.launch import mpi
+
+    mpi.start()
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    try:
+        mine = {group: play(group) for group in groups[comm.rank :: comm.size]}
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        comm.Abort(EXIT_FAULT)
+    merged = {group: result for of_rank in comm.allgather(mine) for group, result in of_rank.items()}
+    return [merged[group] for group in groups]
+
+
+def describe(result: Result, config: Config, *, protocol: str, epsilon: float, seed: int, starts: Starts | None) -> str:
+    """What was evaluated and how, and what came out, in one sentence."""
+    how = f"{config.env.protocol} protocol, as in training" if protocol == "own" else f"{protocol} protocol"
+    if starts:
+        how += f", {'surrogate ' if starts.surrogate else ''}starts by {starts.origin}"
+    returns = result.returns
+    return (
+        f"{config.env.id} ({how}), epsilon {epsilon:g}, seed {seed}: mean return {returns.mean():.2f} +- "
+        f"{returns.std():.2f} (standard deviation) over {len(returns)} episodes, from {returns.min():g} to "
+        f"{returns.max():g}; {result.steps.mean():,.0f} steps each"
     )
+
+
+class Player(NamedTuple):
+    """Who plays, and how it was trained."""
+
+    config: Config
+    origin: str
+    epsilon: float
+    """of the evaluation, unless another is asked for"""
+    make_policy: Callable[[np.random.Generator], Policy]
+
+
+def trained_player(path: Path, checkpoint: str) -> Player:
+    """An agent of a run, a checkpoint or a file of weights; raises as `hpcrl.launch.agents.load_agent`."""
+    import torch
+
+    from hpcrl.launch.agents import load_agent, make_policy
+
+    torch.set_num_threads(1)  # a sum over threads depends on their number; ranks are how to use more cores
+    agent = load_agent(path, checkpoint)
+    origin = f"{agent.origin}, update {agent.global_update:,}"
+    epsilon = agent.config.exploration.evaluation_epsilon
+    return Player(agent.config, origin, epsilon, lambda rng: make_policy(agent, rng).act)
+
+
+def random_player(env_id: str) -> Player:
+    """Uniformly random actions, in Atari a new one every 6th frame (10 a second), as in the published scores."""
+    atari = env_id.startswith("ALE/")
+    config = from_dict({"env": {"id": env_id, **({"frame_skip": RANDOM_PERIOD_FRAMES} if atari else {})}})
+    spec = env_spec(**config.env.arguments())
+    if spec.continuous:
+        raise ConfigError(f"expected an environment of discrete actions for --random, got {env_id}")
+    origin = "random play" + (f", a new action every {RANDOM_PERIOD_FRAMES}th frame" if atari else "")
+    return Player(config, origin, 1.0, lambda rng: lambda seen, epsilon: rng.integers(spec.num_actions, size=len(seen)))
+
+
+def main(
+    player: Player,
+    *,
+    protocol: str,
+    episodes: int,
+    epsilon: float | None,
+    seed: int,
+    starts_file: Path | None,
+    max_episode_frames: int | None,
+    output: Path | None,
+) -> int:
+    """Evaluate a player, print the result and, if asked, write it as JSON."""
+    config = player.config
+    epsilon = player.epsilon if epsilon is None else epsilon
+    arguments = protocol_arguments(config, protocol, max_episode_frames)
+    starts = _starts_for(config, protocol, starts_file)
+    given = starts.starts if starts else ()
+
+    def play(group: int) -> Result:
+        return play_group(arguments, player.make_policy, group, epsilon=epsilon, seed=seed, starts=given)
+
+    result = evaluate(episodes, play)
+    if launcher_rank(os.environ) not in (None, "0"):
+        return EXIT_FINISHED
+    print(player.origin)
+    print(describe(result, config, protocol=protocol, epsilon=epsilon, seed=seed, starts=starts))
+    for line in in_relation(game_name(config.env.id), protocol, result.returns.mean()):
+        print(line)
+    if output:
+        record = {
+            "player": player.origin,
+            "environment": config.env.id,
+            "protocol": protocol,
+            "starts": str(starts_file) if starts_file else None,
+            "surrogate_starts": bool(starts and starts.surrogate),
+            "epsilon": epsilon,
+            "seed": seed,
+            "frames_per_step": env_spec(**config.env.arguments()).frames_per_step,
+            "returns": result.returns.tolist(),
+            "steps": result.steps.tolist(),
+        }
+        output.write_text(json.dumps(record, indent=1) + "\n")
     return EXIT_FINISHED
+
+
+def in_relation(game: str, protocol: str, score: float) -> list[str]:
+    """A score beside each published table of its protocol that has the game; none for other protocols.
+
+    Published human starts were never released: scores from surrogate ones stand beside no table.
+    """
+    lines = []
+    for scores in map(table, tables()):
+        if protocol == scores.protocol and game in scores.games:
+            beside = ", ".join(f"{player} {row[game]:,g}" for player, row in scores.scores.items())
+            share = 100 * human_normalised(scores, game, score)
+            lines.append(f"{share:.1f} % of the human score in {scores.title} ({beside})")
+    return lines
+
+
+def _starts_for(config: Config, protocol: str, file: Path | None) -> Starts | None:
+    if (file is not None) != (protocol == "human"):
+        raise ConfigError("expected --starts FILE with --protocol human, and with no other; hpcrl starts makes one")
+    if file is None:
+        return None
+    starts = read_starts(file)
+    if starts.game != config.env.id:
+        raise ConfigError(f"{file}: expected starts of {config.env.id}, got some of {starts.game}")
+    return starts

@@ -18,8 +18,8 @@ import numpy as np
 
 from hpcrl.config import Config
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError, StorageError
+from hpcrl.launch.agents import newest_checkpoint
 from hpcrl.launch.build import make_actor, make_learner, make_server
-from hpcrl.launch.evaluate import newest_checkpoint
 from hpcrl.launch.job import Job
 from hpcrl.launch.resume import load_shard
 from hpcrl.launch.sizes import num_parameters

@@ -50,6 +50,8 @@ VERSIONS = {
     "monitor": 1,
     "replay": 1,
     "best": 1,
+    "weights": 1,
+    "starts": 1,
 }
 """Format version of each file type."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from hpcrl.config import from_dict
 from hpcrl.errors import StorageError
-from hpcrl.launch.evaluate import newest_checkpoint
+from hpcrl.launch.agents import newest_checkpoint
 from hpcrl.launch.resume import (
     check_same_problem,
     find_checkpoint,
