@@ -244,6 +244,19 @@ def plot(
 
 
 @app.command()
+def report(
+    runs: RunPaths,
+    output: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+) -> None:
+    """Make one self-contained HTML page of runs: curves, scores, speed, delays, differences of their configurations."""
+    from hpcrl.analysis import load
+    from hpcrl.analysis.report import write_report
+
+    write_report([load(run) for run in runs], output)
+    typer.echo(f"wrote {output}")
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark; a wrong name lists those present.")],
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures to this file.")] = None,

@@ -72,7 +72,8 @@ def learning_curve(run: Run, stretch: float, along: str = "frames", quantity: st
     along
         One of :data:`AXES`.
     quantity
-        ``"return"``: of the training episodes that ended in a stretch, raw. Else a column of the table ``progress``.
+        ``"return"``: of the training episodes that ended in a stretch, raw. Else a column of ``progress``, or
+        ``"table.column"``.
 
     Raises
     ------
@@ -80,12 +81,13 @@ def learning_curve(run: Run, stretch: float, along: str = "frames", quantity: st
         There is no such axis or column.
     """
     column, progress = axis(along).column, run.tables["progress"]
-    if quantity == "return":
-        rows, values = run.tables["episodes"], run.tables["episodes"]["episode_return"]
-    elif quantity in progress:
-        rows, values = progress, progress[quantity]
-    else:
-        raise ConfigError(f"expected return or a column of progress ({', '.join(progress)}), got {quantity!r}")
+    quantity = "episodes.episode_return" if quantity == "return" else quantity
+    table, _, name = quantity.rpartition(".")
+    rows = run.tables.get(table or "progress", {})
+    if name not in rows:
+        columns = ", ".join(progress)
+        raise ConfigError(f"expected return, table.column, or a column of progress ({columns}), got {quantity!r}")
+    values = rows[name]
     reached = progress[column][-1] if len(progress[column]) else 0
     ends = stretch * np.arange(1.0, reached // stretch + 1)
     known = ~np.isnan(values)

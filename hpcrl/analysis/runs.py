@@ -160,10 +160,10 @@ def by_experiment(runs: Sequence[Run]) -> list[list[Run]]:
     return [members for _, members in groups]
 
 
-def label(members: Sequence[Run]) -> str:
+def label(members: Sequence[Run], noun: str = "seeds") -> str:
     """Name of an experiment: of its one run, or what the names of its runs begin with, and how many there are."""
     if len(members) == 1:
         return members[0].name
     common = os.path.commonprefix([run.name for run in members])
     common = re.sub(r"[-_. ]*(seed|s)?[-_. ]*$", "", common) or members[0].name
-    return f"{common}, {len(members)} seeds"
+    return f"{common}, {len(members)} {noun}"

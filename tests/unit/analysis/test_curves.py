@@ -58,7 +58,7 @@ def test_curves_run_along_time_and_updates_and_show_any_column(run):
     np.testing.assert_allclose(learning_curve(run, 100, "updates", "loss").mean[0], np.mean(1 / np.arange(1, 11)))
     with pytest.raises(ConfigError, match="expected an axis"):
         learning_curve(run, 10, "days")
-    with pytest.raises(ConfigError, match="expected return or a column of progress"):
+    with pytest.raises(ConfigError, match="expected return, table.column, or a column of progress"):
         learning_curve(run, 10, "hours", "reward")
 
 
