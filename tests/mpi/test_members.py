@@ -1,0 +1,50 @@
+"""Every algorithm learns catch, and runs in every layout that it is allowed in."""
+
+import numpy as np
+import pytest
+from launching import train
+from members import CELLS, CONFIG, MEMBERS, PAGE, page
+
+from hpcrl.storage.runlog import read_runlog
+
+pytestmark = pytest.mark.one_mpi
+
+LEARNED = 0.9
+"""mean return of 40 greedy episodes; a random player has about -0.6, the best 1"""
+LEARNING = [
+    "topology.evaluators=1",
+    "run.evaluation_period_updates=250",
+    "run.evaluation_episodes=40",
+    "run.total_frames=6500",
+    "exploration.decay_length=4000",
+    "exploration.evaluation_epsilon=0.0",
+    "learning.learning_rate=2e-3",
+    "learning.target_period_updates=50",
+]
+OFTEN = {"C51", "QR-DQN", "epsilon-Rainbow"}
+"""Members that the short suite trains; that DQN learns is seen in test_learning too."""
+
+
+@pytest.mark.parametrize(
+    "member", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in MEMBERS]
+)
+def test_learns_catch(member, tmp_path):
+    done = train(0, CONFIG, tmp_path / "run", *MEMBERS[member], *LEARNING, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = read_runlog(tmp_path / "run", "evaluations")
+    assert rows["mean_return"].max() >= LEARNED, rows["mean_return"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("member", "way"), CELLS, ids=[f"{member}-{way}" for member, way in CELLS])
+def test_runs_in_this_layout(member, way, tmp_path):
+    end = ["run.total_updates=60", "replay.learning_starts_steps=100", "actor.report_period_seconds=0.05"]
+    done = train(way.ranks, CONFIG, tmp_path / "run", *MEMBERS[member], *way.overrides, *end)
+    assert done.returncode == 0, done.stderr
+    rows = read_runlog(tmp_path / "run", "progress")
+    assert rows["global_update"][-1] == 60
+    assert np.isfinite(rows["loss"]).any()
+
+
+def test_the_page_of_algorithms_is_up_to_date():
+    assert PAGE.read_text() == page(), "python tests/mpi/members.py > docs/algorithms.md"
