@@ -191,6 +191,7 @@ class NetworkConfig(Section):
     )
     hidden: tuple[Annotated[Int, Field(ge=1)], ...] = Field((64, 64), description="mlp: units of each hidden layer")
     dueling: Bool = Field(False, description="two streams, state value and advantages; each has the last hidden layer")
+    layer_norm: Bool = Field(False, description="hidden layers are normalised; not those of impala")
     distribution: Literal["none", "categorical", "quantile"] = Field(
         "none", description="what an action has: its value, or the distribution of its return (C51, QR-DQN)"
     )
@@ -398,6 +399,9 @@ class LogConfig(Section):
     """``[log]``: what is shown and how often."""
 
     period_seconds: Float = Field(10.0, gt=0, description="seconds between two lines of progress")
+    norms: Int = Field(
+        0, ge=0, description="a learner's updates between two rows of norms of each layer in the log; 0 = none"
+    )
     apply_order: Bool = Field(
         False, description="log every act, gradient and application in its order, so that hpcrl retrace can repeat them"
     )

@@ -98,6 +98,11 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("network.dueling", "network.kind"),
             f"expected false with a network of your own ({config.network.kind}), which makes its head itself, got true",
         )
+    if config.network.layer_norm and (config.network.kind == "impala" or ":" in config.network.kind):
+        yield (
+            ("network.layer_norm", "network.kind"),
+            f"expected false with network.kind {config.network.kind!r}, got true",
+        )
     yield from _distribution_faults(config)
     if learning.optimizer_epsilon == 0 and learning.optimizer != "sgd":
         yield (

@@ -111,11 +111,15 @@ class EpsilonGreedy:
         explore = self.rng.random(len(observation)) < epsilon
         actions = self.rng.integers(self.num_actions, size=len(observation))
         if self.keeps_values or not explore.all():
-            with autocast(self.replica.device, self.dtype):
-                outputs = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
-            q = self.q(outputs.float())
+            q = self.action_values(observation)
             greedy = q.argmax(dim=1).cpu().numpy()
             if self.keeps_values:
                 self.values = q.cpu().numpy()
             actions[~explore] = greedy[~explore]
         return actions
+
+    def action_values(self, observation: np.ndarray) -> torch.Tensor:
+        """float32 ``[E, A]``, on the network's device."""
+        with autocast(self.replica.device, self.dtype):
+            outputs = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
+        return self.q(outputs.float())

@@ -1,5 +1,6 @@
 """Wiring: what every rank is made of, in one place. Collective calls happen here, in ``job`` and ``train`` only."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.monitor import Monitor
+from hpcrl.roles.norms import LayerNorms, layers_of
 from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.policy_learner import PolicyLearner
 from hpcrl.roles.rollout_actor import RolloutActor
@@ -132,8 +134,17 @@ def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
         rng=job.rng("learner", index),
         keeps_parameters=job.deterministic,
         reporter=job.reporter,
+        norms=make_norms(job, index, online),
         batch_size=config.learning.batch_size,
     )
+
+
+def make_norms(job: Job, index: int, online: Replica) -> LayerNorms | None:
+    """What follows the norms of learner ``index``, where the log has them."""
+    if not job.config.log.norms:
+        return None
+    start = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
+    return LayerNorms(online, start=start, period=job.config.log.norms, report=partial(job.reporter.norm, index))
 
 
 def epsilon_schedule(config: Config, actor: int, num_actors: int) -> Callable[[int, int], np.ndarray]:
@@ -212,6 +223,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
             "config": (job.run_dir / "config.toml").read_text(),
             "seed": config.run.seed,
             "command_line": job.command_line,
+            **({"layers": json.dumps([layer.name for layer in layers_of(job.network())])} if config.log.norms else {}),
             **resumed,
         },
     )

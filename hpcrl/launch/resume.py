@@ -15,7 +15,7 @@ from hpcrl.launch.topology import Plan
 from hpcrl.roles.checkpointing import is_replay, owner_name
 from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state, state_path
 
-FIXED_KEYS = ("network.kind", "network.hidden", "network.dueling", "network.distribution", "network.support")
+FIXED_KEYS = tuple(f"network.{key}" for key in ("kind", "hidden", "dueling", "layer_norm", "distribution", "support"))
 """Keys that decide what the parameters mean."""
 MOMENT_KEYS = ("learning.optimizer", "learning.rmsprop_centered", "learning.momentum")
 """Keys that decide what an optimizer keeps; with another value it begins with fresh moments."""

@@ -29,7 +29,16 @@ def network_arguments(config: Config) -> tuple:
         )
     shape = (spec.stack, *spec.obs_shape)
     atoms = 0 if network.distribution == "none" else network.atoms
-    return network.kind, network.hidden, shape, spec.num_actions, spec.obs_dtype, network.dueling, atoms
+    return (
+        network.kind,
+        network.hidden,
+        shape,
+        spec.num_actions,
+        spec.obs_dtype,
+        network.dueling,
+        atoms,
+        network.layer_norm,
+    )
 
 
 def learning_rule(config: Config, device: str = "cpu") -> Rule:

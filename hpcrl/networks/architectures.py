@@ -54,7 +54,12 @@ IMPALA_UNITS = 256
 
 
 def convolutional(
-    kind: str, input_shape: Sequence[int], num_actions: int, dueling: bool = False, atoms: int = 0
+    kind: str,
+    input_shape: Sequence[int],
+    num_actions: int,
+    dueling: bool = False,
+    atoms: int = 0,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """A network of :data:`CONVOLUTIONAL`.
 
@@ -67,6 +72,8 @@ def convolutional(
         Two streams, each with the hidden layer, follow the convolutions.
     atoms : int
         Outputs for each action; 0: its value alone.
+    layer_norm : bool
+        Each layer but the last is normalised before its ReLU, over all its units (PQN, Gallici et al. 2024).
 
     Raises
     ------
@@ -77,7 +84,8 @@ def convolutional(
     layers: list[nn.Module] = []
     for convolution in convolutions:
         make = nn.Conv2d if layers else PixelConv2d
-        layers += [make(channels, *convolution), nn.ReLU()]
+        norm = [nn.GroupNorm(1, convolution.channels)] if layer_norm else []
+        layers += [make(channels, *convolution), *norm, nn.ReLU()]
         channels, size = convolution.channels, [convolution.output(pixels) for pixels in size]
     if min(size) < 1:
         least = 1
@@ -87,7 +95,7 @@ def convolutional(
             f'network.kind = "{kind}" needs frames of at least {least}x{least} pixels, got '
             f'{input_shape[1]}x{input_shape[2]}; set network.kind = "mlp"'
         )
-    stream = partial(_wide_stream, channels * size[0] * size[1], units)
+    stream = partial(_wide_stream, channels * size[0] * size[1], units, layer_norm)
     return nn.Sequential(*layers, nn.Flatten(), *_head(stream, num_actions, dueling, atoms))
 
 
@@ -97,19 +105,31 @@ def impala(input_shape: Sequence[int], num_actions: int, dueling: bool = False, 
     for index, width in enumerate(IMPALA_CHANNELS):
         sections.append(ResidualSection(channels, width, pixels=index == 0))
         channels, size = width, [-(-pixels // 2) for pixels in size]
-    stream = partial(_wide_stream, channels * size[0] * size[1], IMPALA_UNITS)
+    stream = partial(_wide_stream, channels * size[0] * size[1], IMPALA_UNITS, False)
     return nn.Sequential(*sections, nn.ReLU(), nn.Flatten(), *_head(stream, num_actions, dueling, atoms))
 
 
 def mlp(
-    input_shape: Sequence[int], num_actions: int, hidden: Sequence[int], dueling: bool = False, atoms: int = 0
+    input_shape: Sequence[int],
+    num_actions: int,
+    hidden: Sequence[int],
+    dueling: bool = False,
+    atoms: int = 0,
+    layer_norm: bool = False,
 ) -> nn.Module:
-    """Fully connected ReLU network with layers of ``hidden`` units; each stream of a dueling one has the last."""
+    """Fully connected ReLU network with layers of ``hidden`` units; each stream of a dueling one has the last.
+
+    The other arguments are those of :func:`convolutional`.
+    """
     widths = [int(np.prod(input_shape)), *hidden]
     last = max(len(hidden) - 1, 0)
 
     def layers(widths: Sequence[int]) -> list[nn.Module]:
-        return [layer for shape in pairwise(widths) for layer in (nn.Linear(*shape), nn.ReLU())]
+        made = []
+        for shape in pairwise(widths):
+            norm = [nn.LayerNorm(shape[1])] if layer_norm else []
+            made += [nn.Linear(*shape), *norm, nn.ReLU()]
+        return made
 
     def stream(outputs: int) -> list[nn.Module]:
         return [*layers(widths[last:]), nn.Linear(widths[-1], outputs)]
@@ -117,8 +137,9 @@ def mlp(
     return nn.Sequential(ToFloat(), *layers(widths[: last + 1]), *_head(stream, num_actions, dueling, atoms))
 
 
-def _wide_stream(features: int, units: int, outputs: int) -> list[nn.Module]:
-    return [WideLinear(features, units), nn.ReLU(), nn.Linear(units, outputs)]
+def _wide_stream(features: int, units: int, layer_norm: bool, outputs: int) -> list[nn.Module]:
+    norm = [nn.LayerNorm(units)] if layer_norm else []
+    return [WideLinear(features, units), *norm, nn.ReLU(), nn.Linear(units, outputs)]
 
 
 def _head(stream: Callable[[int], list[nn.Module]], num_actions: int, dueling: bool, atoms: int) -> list[nn.Module]:

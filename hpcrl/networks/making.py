@@ -23,6 +23,7 @@ def make_network(
     obs_dtype: np.dtype | type = np.float32,
     dueling: bool = False,
     atoms: int = 0,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """Network of a kind: one of :data:`FRAME_KINDS`, ``"mlp"``, or ``"module:attribute"``.
 
@@ -44,9 +45,9 @@ def make_network(
             )
         if kind == "impala":
             return impala(input_shape, num_actions, dueling, atoms)
-        return convolutional(kind, input_shape, num_actions, dueling, atoms)
+        return convolutional(kind, input_shape, num_actions, dueling, atoms, layer_norm)
     if kind == "mlp":
-        return mlp(input_shape, num_actions, hidden, dueling, atoms)
+        return mlp(input_shape, num_actions, hidden, dueling, atoms, layer_norm)
     module_name, _, attribute = kind.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), attribute)
@@ -102,8 +103,9 @@ def count_parameters(
     obs_dtype: np.dtype | type = np.float32,
     dueling: bool = False,
     atoms: int = 0,
+    layer_norm: bool = False,
 ) -> int:
     """Number of parameters of a network, without making their memory where the kind is a built-in one."""
     with torch.device("meta") if ":" not in kind else nullcontext():
-        network = make_network(kind, hidden, input_shape, num_actions, obs_dtype, dueling, atoms)
+        network = make_network(kind, hidden, input_shape, num_actions, obs_dtype, dueling, atoms, layer_norm)
     return sum(p.numel() for p in network.parameters())

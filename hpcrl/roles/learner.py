@@ -11,6 +11,7 @@ from hpcrl.networks import Replica
 from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.norms import LayerNorms
 from hpcrl.roles.ratio import TrainingRatio
 from hpcrl.roles.updates import NO_DELAY, OUTLIER, Fate, Update
 from hpcrl.seeding import generator_state, restore_generator
@@ -35,6 +36,8 @@ class Learner:
     batch_size : int
     rng : numpy.random.Generator
         Draws minibatches.
+    norms : LayerNorms, optional
+        Looks at every gradient.
     keeps_parameters : bool
         The parameters as last pulled belong to the state, so that a serial run goes on as if it had not been stopped.
     """
@@ -55,13 +58,14 @@ class Learner:
         batch_size: int,
         rng: np.random.Generator,
         reporter: Reporter,
+        norms: LayerNorms | None = None,
         keeps_parameters: bool = False,
     ):
         self.index = index
         self.online, self.target, self.update = online, target, update
         self.algorithm, self.guard = algorithm, guard
         self.replay, self.ratio, self.batch_size, self.rng = replay, ratio, batch_size, rng
-        self.keeps_parameters, self.reporter = keeps_parameters, reporter
+        self.keeps_parameters, self.reporter, self.norms = keeps_parameters, reporter, norms
         self.updates = 0
         self.in_flight = False
         self.fates: Counter[Fate] = Counter()
@@ -80,6 +84,8 @@ class Learner:
         if batch is None:
             return False
         loss, mean_q, delta = self.algorithm.gradient(batch)  # (3)
+        if self.norms:
+            self.norms.take(self.updates)
         accepted = self.guard is None or self.guard.accepts(loss)
         if accepted:
             self.replay.update(batch, delta)

@@ -30,6 +30,7 @@ FIELDS = {
         "lag",
         "global_update",
     ),
+    "norm": ("layer", "parameters", "distance", "gradient", "step", "step_updates", "global_update"),
     "gradient": ("fate", "delay_updates", "count"),
     "order": (
         "total_frames",
@@ -203,6 +204,10 @@ class Reporter:
         """A replay host's count of priorities that came too late."""
         if host.table is not None and self._is_due("replay_host"):
             self._send("replay_host", host.index, dropped=host.table.dropped)
+
+    def norm(self, index: int, **values: float) -> None:
+        """Norms of a layer of learner ``index``."""
+        self._send("norm", index, **values)
 
     def last_words(self, roles) -> None:
         """What the roles of this rank have to say at the end, whenever they last said something."""

@@ -159,9 +159,9 @@ class Monitor:
         if kind == "gradient":
             self.gradients[index, values["fate"], values["delay_updates"]] += values["count"]
             return
-        if kind == "policy":
+        if kind in ("policy", "norm"):
             clocks = {"wall_seconds": self.wall_seconds(), "total_frames": self.counters.get("total_frames")}
-            self._log("policies", {**clocks, "learner": index, **values})
+            self._log({"policy": "policies", "norm": "norms"}[kind], {**clocks, "learner": index, **values})
             return
         if kind == "order":
             self._log("order", {"wall_seconds": self.wall_seconds(), "index": index, **values})

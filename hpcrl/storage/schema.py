@@ -164,6 +164,19 @@ TABLES: dict[str, dict[str, Column]] = {
         "explained_variance": Column("f8", "1", "of the returns, by the values of the network that acted"),
         "lag": Column("f8", "updates", "between the parameters that acted and those that learn"),
     },
+    # With log.norms alone.
+    "norms": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "global_update": Column("i8", "updates", "version of the parameters that the gradient was computed at"),
+        "learner": Column("i4", "1", "index of the learner"),
+        "layer": Column("i4", "1", "number among the file's attribute `layers`; -1: all parameters"),
+        "parameters": Column("f8", "1", "norm of the parameters"),
+        "distance": Column("f8", "1", "norm of their difference from those that the run began with"),
+        "gradient": Column("f8", "1", "norm of the learner's gradient"),
+        "step": Column("f8", "1", "norm of the parameters' change until the learner's next gradient"),
+        "step_updates": Column("i8", "updates", "that this change is made of"),
+    },
     # With log.apply_order alone. The rows of one role are in the order of its events, one for each shard it looked at.
     "order": {
         "wall_seconds": _WALL_SECONDS,

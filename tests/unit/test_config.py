@@ -90,6 +90,7 @@ def test_no_cross_fault_about_a_key_that_is_itself_faulty():
         ("network", {"kind": "resnet"}, "network.kind"),
         ("network", {"kind": "own:Net", "dueling": True}, "network.dueling"),
         ("network", {"hidden": [64, 0]}, "network.hidden.1"),
+        ("network", {"kind": "impala", "layer_norm": True}, "network.layer_norm"),
         ("network", {"atoms": 1}, "network.atoms"),
         ("network", {"support": [1.0, 1.0]}, "network.support"),
         ("server", {"slots": 2}, "server.slots"),

@@ -97,6 +97,24 @@ def test_a_dueling_distribution_adds_each_output_by_itself():
         torch.testing.assert_close(outputs[:, :, atom], expected)
 
 
+@pytest.mark.parametrize("kind", ["nature", "mlp"])
+def test_normalised_layers_have_mean_0_and_deviation_1_before_their_relu(kind):
+    network = make_network(kind, (32, 16), (4, 44, 40), 3, np.uint8, False, 0, True)
+    seen = []
+    for layer in network.modules():
+        if isinstance(layer, nn.GroupNorm | nn.LayerNorm):
+            layer.register_forward_hook(lambda layer, inputs, output: seen.append(output.detach().flatten(1)))
+    assert network(torch.randint(0, 256, (5, 4, 44, 40), dtype=torch.uint8)).shape == (5, 3)
+    assert len(seen) == (4 if kind == "nature" else 2)
+    for output in seen:
+        torch.testing.assert_close(output.mean(dim=1), torch.zeros(5), rtol=0, atol=1e-3)
+        torch.testing.assert_close(output.std(dim=1, correction=0), torch.ones(5), rtol=0, atol=2e-2)
+    parameters = count_parameters(kind, (32, 16), (4, 44, 40), 3, np.uint8, layer_norm=True)
+    assert parameters - count_parameters(kind, (32, 16), (4, 44, 40), 3, np.uint8) == (
+        2 * (32 + 64 + 64 + 512) if kind == "nature" else 2 * (32 + 16)
+    )
+
+
 def test_dueling_streams_give_back_a_scaled_gradient():
     torch.manual_seed(0)
     head = mlp((1, 3), 4, (5,), dueling=True)[-1]

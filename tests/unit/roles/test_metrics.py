@@ -39,7 +39,11 @@ def test_a_missing_value_is_noticed():
 
 @pytest.mark.parametrize(
     ("kind", "table", "added"),
-    [("episode", "episodes", {"wall_seconds", "actor"}), ("evaluator", "evaluations", {"wall_seconds"})],
+    [
+        ("episode", "episodes", {"wall_seconds", "actor"}),
+        ("evaluator", "evaluations", {"wall_seconds"}),
+        ("norm", "norms", {"wall_seconds", "total_frames", "learner"}),
+    ],
 )
 def test_reports_and_what_the_monitor_adds_fill_the_run_log(kind, table, added):
     assert set(FIELDS[kind]) | added == set(schema.TABLES[table])
