@@ -67,9 +67,20 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "exploration": {"evaluation_epsilon": 0.0},
     },
+    "pqn": {
+        "network": {"layer_norm": True},
+        "learning": {
+            "optimizer": "adam",
+            "learning_rate": 2.5e-4,
+            "optimizer_epsilon": 1e-5,
+            "max_gradient_norm": 10.0,
+        },
+        "policy": {"horizon_steps": 32, "trace_decay": 0.65, "epochs": 2, "minibatches": 32},
+        "exploration": {"epsilon_end": 0.001, "evaluation_epsilon": 0.0},
+    },
 }
 """What an algorithm takes for keys left unset. A2C: Accelerated Methods, with the RMSProp of its baselines; PPO:
-Schulman et al. 2017, as CleanRL has it."""
+Schulman et al. 2017, as CleanRL has it; PQN: Gallici et al. 2024, with Adam for its RAdam."""
 
 
 class Section(BaseModel):
@@ -249,15 +260,17 @@ class ExplorationConfig(Section):
 
 
 class PolicyConfig(Section):
-    """``[policy]``: rollouts and losses of the policy-gradient algorithms (a2c, ppo)."""
+    """``[policy]``: rollouts of the algorithms without replay (a2c, ppo, pqn), and the losses of the first two."""
 
-    horizon_steps: Int = Field(128, ge=1, description="steps of each simulator in a rollout (a2c: 5)")
+    horizon_steps: Int = Field(128, ge=1, description="steps of each simulator in a rollout (a2c: 5, pqn: 32)")
     groups: Int = Field(
         1, ge=1, description="groups of simulators that take turns: one is simulated while another's actions are chosen"
     )
-    trace_decay: Float = Field(0.95, ge=0, le=1, description="lambda of the advantages; 1 = n-step returns (a2c: 1)")
-    epochs: Int = Field(4, ge=1, description="passes over each rollout (a2c: 1)")
-    minibatches: Int = Field(4, ge=1, description="gradients of each pass (a2c: 1)")
+    trace_decay: Float = Field(
+        0.95, ge=0, le=1, description="lambda of the returns; 1 = n-step returns (a2c: 1, pqn: 0.65)"
+    )
+    epochs: Int = Field(4, ge=1, description="passes over each rollout (a2c: 1, pqn: 2)")
+    minibatches: Int = Field(4, ge=1, description="gradients of each pass (a2c: 1, pqn: 32)")
     clip: Float = Field(0.2, gt=0, description="ppo: epsilon, how far the probability of an action may move")
     clip_decay: Bool = Field(False, description="ppo: the clip falls in proportion to the learning rate")
     normalize_advantages: Bool = Field(True, description="to mean 0 and deviation 1 in each minibatch (a2c: false)")
@@ -271,7 +284,7 @@ class PolicyConfig(Section):
 class LearningConfig(Section):
     """``[learning]``: the learning rule and the optimizer the servers apply."""
 
-    algorithm: Literal["dqn", "a2c", "ppo"] = Field("dqn", description="learning rule; the last two use [policy]")
+    algorithm: Literal["dqn", "a2c", "ppo", "pqn"] = Field("dqn", description="learning rule; all but dqn use [policy]")
     update: Literal["server", "allreduce"] = Field(
         "server",
         description="server: each applies gradients to its shard; allreduce: learners apply their average, all alike",
@@ -332,6 +345,11 @@ class LearningConfig(Section):
     def uses_replay(self) -> bool:
         """Whether it learns from a replay memory, and not from rollouts."""
         return self.algorithm not in ALGORITHM_DEFAULTS
+
+    @property
+    def has_action_values(self) -> bool:
+        """Whether its network gives the values of actions, and not a policy."""
+        return self.algorithm in ("dqn", "pqn")
 
     @model_validator(mode="before")
     @classmethod

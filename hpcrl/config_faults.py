@@ -245,6 +245,7 @@ def _policy_faults(config: "Config") -> Iterator[Fault]:
         "learning.virtual_delay": "",
         "log.apply_order": False,
         **({"policy.epochs": 1, "policy.minibatches": 1} if algorithm == "a2c" else {}),
+        **({"exploration.ladder_alpha": 0.0} if algorithm == "pqn" else {"network.layer_norm": False}),
     }
     for dotted, value in fixed.items():
         section, _, key = dotted.partition(".")

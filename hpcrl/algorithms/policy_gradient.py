@@ -132,7 +132,7 @@ class Decision(NamedTuple):
 
 
 class SampledPolicy:
-    """Acts as often as the network's probabilities say.
+    """Acts as often as the network's probabilities say; no action is random apart from them (``epsilon``).
 
     Parameters
     ----------
@@ -143,6 +143,8 @@ class SampledPolicy:
     dtype : torch.dtype
         Arithmetic of the network's body.
     """
+
+    epsilon = float("nan")
 
     def __init__(self, replica, distribution: Distribution, rng: np.random.Generator, dtype: torch.dtype):
         self.replica, self.distribution, self.rng, self.dtype = replica, distribution, rng, dtype

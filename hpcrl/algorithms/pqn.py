@@ -15,8 +15,8 @@ from hpcrl.networks import Replica, autocast
 class Pqn:
     """Gradient of ``(Q(s, a) - R)^2 / 2``, where ``R`` is the lambda-return of a rollout (section 4, Algorithm 1).
 
-    ``R_t = r_t + discount_t (lambda R_{t+1} + (1 - lambda) max_a Q(s_{t+1}, a))``, with the action values of the network
-    that acted. That is the lambda-return of a state value ``max_a Q``: :mod:`hpcrl.algorithms.returns` computes it.
+    ``R_t = r_t + discount_t (lambda R_{t+1} + (1 - lambda) max_a Q(s_{t+1}, a))``, with the values of the network that
+    acted. That is the lambda-return of a state value ``max_a Q``: :mod:`hpcrl.algorithms.returns` computes it.
 
     Parameters
     ----------
@@ -68,16 +68,22 @@ class EpsilonGreedyRollout(EpsilonGreedy):
     replica, q, num_actions, rng, dtype
         As in :class:`~hpcrl.algorithms.dqn.EpsilonGreedy`.
     epsilon : callable
-        ``epsilon()``: number or float64 ``[E]``, for the simulators at hand.
+        ``epsilon()``: the probability of a random action now.
+
+    Attributes
+    ----------
+    epsilon : float
+        That of the actions last chosen.
     """
 
     def __init__(self, replica, q, num_actions, rng, dtype, *, epsilon: Callable[[], float]):
         super().__init__(replica, q, num_actions, rng, dtype)
-        self.keeps_values, self.epsilon = True, epsilon
+        self.keeps_values, self.epsilon_now, self.epsilon = True, epsilon, epsilon()
 
     def decide(self, observation: np.ndarray) -> Decision:
         """Choose an action in each state, obs_dtype ``[E, stack, ...]``; its probability is of no use to Q-learning."""
-        action = self.act(observation, self.epsilon())
+        self.epsilon = self.epsilon_now()
+        action = self.act(observation, self.epsilon)
         return Decision(action, np.zeros(len(action), np.float32), self.values.max(axis=1))
 
     @torch.inference_mode()

@@ -39,7 +39,7 @@ from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.heartbeat import Attendance
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.monitor import Monitor
-from hpcrl.roles.norms import LayerNorms, layers_of
+from hpcrl.roles.norms import layers_of
 from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.policy_learner import PolicyLearner
 from hpcrl.roles.rollout_actor import RolloutActor
@@ -134,17 +134,9 @@ def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
         rng=job.rng("learner", index),
         keeps_parameters=job.deterministic,
         reporter=job.reporter,
-        norms=make_norms(job, index, online),
+        norms=job.norms(index, online),
         batch_size=config.learning.batch_size,
     )
-
-
-def make_norms(job: Job, index: int, online: Replica) -> LayerNorms | None:
-    """What follows the norms of learner ``index``, where the log has them."""
-    if not job.config.log.norms:
-        return None
-    start = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
-    return LayerNorms(online, start=start, period=job.config.log.norms, report=partial(job.reporter.norm, index))
 
 
 def epsilon_schedule(config: Config, actor: int, num_actors: int) -> Callable[[int, int], np.ndarray]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from hpcrl.networks import Replica, resolve_precision
 from hpcrl.roles.checkpointing import REPLAY_NAME, owner_name
 from hpcrl.roles.heartbeat import Heartbeat
 from hpcrl.roles.metrics import RECORD, Reporter
+from hpcrl.roles.norms import LayerNorms
 from hpcrl.roles.parameter_server import HEADER_WORDS
 from hpcrl.roles.replicated import OwnReplica, ReplicatedParameters
 from hpcrl.roles.stopping import StopFlag
@@ -242,10 +243,17 @@ class Job:
         return make_sampler(self)
 
     def policy(self, replica: Replica, rng: np.random.Generator) -> EpsilonGreedy | EvaluationPolicy:
-        """Behaviour policy on a replica; of an algorithm without replay, that of an evaluation."""
-        if not self.config.learning.uses_replay:
+        """Behaviour policy on a replica; of an algorithm without action values, that of an evaluation."""
+        if not self.config.learning.has_action_values:
             return make_evaluation_policy(self.config, self.spec, replica, rng, self.dtype)
         return EpsilonGreedy(replica, self.rule.q, self.spec.num_actions, rng, self.dtype)
+
+    def norms(self, index: int, online: Replica) -> LayerNorms | None:
+        """What follows the network of learner ``index``, where the log has its norms."""
+        if not self.config.log.norms:
+            return None
+        start = torch.cat([p.detach().reshape(-1) for p in self.network().parameters()])
+        return LayerNorms(online, start=start, period=self.config.log.norms, report=partial(self.reporter.norm, index))
 
     def env(self, role: str, index: int):
         """Simulators of a role; only those that train begin out of phase."""

@@ -16,6 +16,7 @@ from hpcrl.algorithms.policy_gradient import (
     SampledPolicy,
 )
 from hpcrl.algorithms.ppo import Ppo
+from hpcrl.algorithms.pqn import EpsilonGreedyRollout, Pqn
 from hpcrl.config import Config
 from hpcrl.networks import Replica
 from hpcrl.roles.policy_learner import PolicyLearner
@@ -57,8 +58,20 @@ def make_sampler(job: "Job") -> Sampler:
         action_shape=distribution.action_shape,
         action_dtype=distribution.action_dtype,
     )
-    policy = SampledPolicy(replica, distribution, job.rng("actor", index), job.dtype)
+    rng = job.rng("actor", index)
+    if config.learning.has_action_values:
+        arguments = replica, job.rule.q, spec.num_actions, rng, job.dtype
+        policy = EpsilonGreedyRollout(*arguments, epsilon=partial(_epsilon, job, replica))
+    else:
+        policy = SampledPolicy(replica, distribution, rng, job.dtype)
     return Sampler(envs, policy, rollout, restarts_at_once=config.env.autoreset == "same_step")
+
+
+def _epsilon(job: "Job", replica: Replica) -> float:
+    """Probability of a random action now."""
+    exploration = job.config.exploration
+    clock = replica.global_update if exploration.decay == "updates" else job.frames()
+    return linear(clock, exploration.epsilon_start, exploration.epsilon_end, exploration.decay_length)
 
 
 def make_rollout_actor(job: "Job", index: int) -> RolloutActor:
@@ -91,11 +104,15 @@ def make_policy_learner(job: "Job", index: int, update: "Update") -> PolicyLearn
         rng=job.rng("learner", index),
         keeps_parameters=job.deterministic,
         reporter=job.reporter,
+        norms=job.norms(index, job.online),
     )
 
 
-def _algorithm(job: "Job") -> A2c:
+def _algorithm(job: "Job") -> A2c | Pqn:
     learning, policy = job.config.learning, job.config.policy
+    if learning.algorithm == "pqn":
+        norm = 0.0 if job.synchronous else learning.max_gradient_norm
+        return Pqn(job.online, max_gradient_norm=norm, dtype=job.dtype)
     arguments = {
         "value_weight": policy.value_weight,
         "entropy_weight": policy.entropy_weight,

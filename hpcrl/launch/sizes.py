@@ -64,14 +64,14 @@ def policy_arguments(config: Config) -> tuple:
 
 def new_network(config: Config) -> nn.Module:
     """The network of the algorithm, with random parameters."""
-    if config.learning.uses_replay:
+    if config.learning.has_action_values:
         return make_network(*network_arguments(config))
     return make_policy_network(*policy_arguments(config))
 
 
 def num_parameters(config: Config) -> int:
     """Length of the parameter vector."""
-    if config.learning.uses_replay:
+    if config.learning.has_action_values:
         return count_parameters(*network_arguments(config))
     return count_policy_parameters(*policy_arguments(config))
 

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hpcrl.algorithms.a2c import A2c, Experience
+from hpcrl.algorithms.pqn import Pqn
 from hpcrl.algorithms.returns import generalized_advantages
 from hpcrl.networks import Replica
 from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.norms import LayerNorms
 from hpcrl.roles.updates import Fate, Update
 from hpcrl.sampling.sampler import Sampler
 from hpcrl.seeding import generator_state, restore_generator
@@ -28,7 +30,7 @@ class PolicyLearner:
         What the gradients are of.
     update : Update
         What becomes of them.
-    algorithm : A2c or Ppo
+    algorithm : A2c, Ppo or Pqn
         Writes gradients into ``online``.
     sampler : Sampler
         Its rollout is learned from when it is full; then the next may begin.
@@ -39,6 +41,8 @@ class PolicyLearner:
         Rewards are clipped to [-c, c].
     rng : numpy.random.Generator
         Divides rollouts into minibatches.
+    norms : LayerNorms, optional
+        Looks at every gradient.
     keeps_parameters : bool
         The learning under way belongs to the state, so that a serial run goes on as if it had not been stopped.
     """
@@ -51,7 +55,7 @@ class PolicyLearner:
         *,
         online: Replica,
         update: Update,
-        algorithm: A2c,
+        algorithm: A2c | Pqn,
         sampler: Sampler,
         epochs: int,
         minibatches: int,
@@ -60,13 +64,14 @@ class PolicyLearner:
         reward_clip: float | None,
         rng: np.random.Generator,
         reporter: Reporter,
+        norms: LayerNorms | None = None,
         keeps_parameters: bool = False,
     ):
         self.index, self.online, self.update, self.algorithm = index, online, update, algorithm
         self.sampler, self.rollout = sampler, sampler.rollout
         self.epochs, self.minibatches, self.discount = epochs, minibatches, discount
         self.trace_decay, self.reward_clip, self.rng = trace_decay, reward_clip, rng
-        self.reporter, self.keeps_parameters = reporter, keeps_parameters
+        self.reporter, self.norms, self.keeps_parameters = reporter, norms, keeps_parameters
         self.updates = self.trained = 0
         self.in_flight = False
         self.fates: Counter[Fate] = Counter()
@@ -93,6 +98,8 @@ class PolicyLearner:
             lag = self.online.global_update - self.rollout.version
             self._sums += (*losses, self._explained_variance, lag)
             self._count += 1
+            if self.norms:
+                self.norms.take(self.updates)
         self.update.give(self.updates, accepted=len(rows) > 0)  # (5)
         self.in_flight = True
         self.updates += 1

@@ -27,8 +27,6 @@ class RolloutActor:
     """
 
     kind = "actor"
-    epsilon = float("nan")
-    """Every action is drawn from the policy."""
 
     def __init__(
         self,
@@ -46,6 +44,11 @@ class RolloutActor:
         self.total_frames = count(0)
         self.episode_return = np.zeros(sampler.rollout.num_envs)
         self.episode_steps = np.zeros(sampler.rollout.num_envs, np.int64)
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random action; NaN where all are drawn from a policy."""
+        return self.sampler.policy.epsilon
 
     def step(self) -> bool:
         """Let one group of simulators act, unless the learner has yet to use the rollout."""

@@ -13,6 +13,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "catch_serial.toml"
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
 
 CATEGORICAL = ("network.distribution=categorical", "network.atoms=11", "network.support=[-1.0, 1.0]")
+ROLLOUTS = ("env.simulators=16", "policy.horizon_steps=8")
 PRIORITIZED = ("replay.sampling=prioritized",)
 MEMBERS = {
     "DQN": (),
@@ -26,6 +27,9 @@ MEMBERS = {
         *("learning.double=true", "network.dueling=true", "replay.n_step=3", *PRIORITIZED, *CATEGORICAL),
         "replay.priority_alpha=0.5",
     ),
+    "PQN": ("learning.algorithm=pqn", *ROLLOUTS, "policy.minibatches=8"),
+    "A2C": ("learning.algorithm=a2c", "env.simulators=16"),
+    "PPO": ("learning.algorithm=ppo", *ROLLOUTS),
 }
 """Keys that make an algorithm of DQN."""
 

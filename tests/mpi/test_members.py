@@ -13,7 +13,7 @@ LEARNED = 0.9
 """mean return of 40 greedy episodes; a random player has about -0.6, the best 1"""
 LEARNING = [
     "topology.evaluators=1",
-    "run.evaluation_period_updates=250",
+    "run.evaluation_period_updates=125",
     "run.evaluation_episodes=40",
     "run.total_frames=6500",
     "exploration.decay_length=4000",
@@ -21,7 +21,7 @@ LEARNING = [
     "learning.learning_rate=2e-3",
     "learning.target_period_updates=50",
 ]
-OFTEN = {"C51", "QR-DQN", "epsilon-Rainbow"}
+OFTEN = {"C51", "QR-DQN", "epsilon-Rainbow", "PQN"}
 """Members that the short suite trains; that DQN learns is seen in test_learning too."""
 
 
