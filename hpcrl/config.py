@@ -381,6 +381,22 @@ class LearnerConfig(Section):
     )
 
 
+class SecondaryConfig(Section):
+    """``[secondary]``: a second learner on the same replay that never acts; in the serial layout."""
+
+    batch_size: Int = Field(0, ge=0, description="transitions per minibatch of it; 0 = there is none")
+    optimizer: Literal["sgd", "rmsprop", "adagrad", "adam"] = Field("adam", description="its optimizer")
+    learning_rate: Float = Field(gt=0, description="its learning rate; unset: as in [learning]")
+    optimizer_epsilon: Float = Field(ge=0, description="its epsilon; unset: as in [learning]")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {**OPTIMIZER_DEFAULTS.get(str(data.get("optimizer")), OPTIMIZER_DEFAULTS["adam"]), **data}
+
+
 class ActorConfig(Section):
     """``[actor]``: when an actor pulls and reports."""
 
@@ -438,6 +454,7 @@ class Config(Section):
     policy: PolicyConfig = PolicyConfig()
     learning: LearningConfig = LearningConfig()
     learner: LearnerConfig = LearnerConfig()
+    secondary: SecondaryConfig = SecondaryConfig()
     actor: ActorConfig = ActorConfig()
     server: ServerConfig = ServerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -21,6 +21,7 @@ from hpcrl.launch.learners import (
     batch_of_update,
     check_networks,
     make_replicated,
+    make_secondary,
     make_update,
     optimizer_rule,
     restored_shard,
@@ -297,6 +298,8 @@ def make_roles(job: Job) -> list:
         job.parameters = make_replicated(job, learning_rate_schedule(job))
         job.params, job.targets = job.parameters.vectors()
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
+    if job.config.secondary.batch_size:
+        roles.append(make_secondary(job))
     if job.memory_comm and job.memory.host:
         roles.insert(0, job.memory.host)
     if job.checkpoint:

@@ -87,6 +87,8 @@ class Job:
         self.owners = {
             r.rank: [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS] for r in plan.ranks
         }
+        if config.secondary.batch_size:
+            self.owners[self.learners[0]].append("secondary-0")
         self.shapes = memory_shapes(config, plan, self.spec.stack)
         self.memory_ranks = plan.memory_ranks()[: len(self.shapes)]  # a server without lanes has none to keep
         if config.checkpoint.replay == "full":

@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING
 import torch
 from mpi4py import MPI
 
+from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.optimizers import Optimizer, Rule, make_rule
 from hpcrl.errors import MachineError, TopologyError
+from hpcrl.launch.memories import make_replay
 from hpcrl.launch.resume import keeps_moments, load_shard
+from hpcrl.networks import Replica
+from hpcrl.roles.evaluator import Episodes
 from hpcrl.roles.reduction import MpiReduction, NodeReduction
-from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, ReplicatedParameters
+from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, OwnVector, ReplicatedParameters
+from hpcrl.roles.secondary import SecondaryLearner
+from hpcrl.roles.shard import Shard
 from hpcrl.roles.updates import ServerUpdate, Update
 from hpcrl.transport.collectives import Collectives
 from hpcrl.transport.waiting import wait_for_all
 
 if TYPE_CHECKING:
     from hpcrl.launch.job import Job
-    from hpcrl.networks import Replica
 
 RENDEZVOUS_DIRECTORY = "/dev/shm"
 
@@ -60,6 +65,59 @@ def optimizer_rule(job: "Job") -> Rule:
         rmsprop_centered=learning.rmsprop_centered,
         rmsprop_epsilon_inside_root=learning.rmsprop_epsilon_inside_root,
         adam_betas=learning.adam_betas,
+    )
+
+
+def make_secondary(job: "Job") -> SecondaryLearner:
+    """The second learner on the replay of this rank's."""
+    config, secondary, device = job.config, job.config.secondary, job.rank_plan.device
+    learning = config.learning
+    online = OwnReplica(job.network(), device)
+    rule = make_rule(
+        secondary.optimizer,
+        epsilon=secondary.optimizer_epsilon,
+        initial_accumulator=learning.adagrad_initial_accumulator,
+        rmsprop_decay=learning.rmsprop_decay,
+        rmsprop_centered=learning.rmsprop_centered,
+        rmsprop_epsilon_inside_root=learning.rmsprop_epsilon_inside_root,
+        adam_betas=learning.adam_betas,
+    )
+    shard = Shard(
+        optimizer=Optimizer(online.flat.values, rule, secondary.learning_rate),
+        learning_rate=lambda version: secondary.learning_rate,
+        # The same number of steps, and so of transitions, as between two targets of the first.
+        target_period=max(1, round(learning.target_period_updates * learning.batch_size / secondary.batch_size)),
+    )
+    target = Replica(job.network(), OwnVector(lambda: (shard.target, shard.target_version)), 1, device, job.dtype)
+    acting = Replica(job.network(), OwnVector(lambda: (shard.shard, shard.version)), 1, device, job.dtype)
+    return SecondaryLearner(
+        online=online,
+        target=target,
+        acting=acting,
+        shard=shard,
+        algorithm=Dqn(
+            online,
+            target,
+            rule=job.rule,
+            double=learning.double,
+            max_gradient_norm=learning.max_gradient_norm,
+            dtype=job.dtype,
+        ),
+        replay=make_replay(job, online),
+        steps=job.memory.ratio.tally.steps,
+        intensity=learning.training_intensity,
+        learning_starts=config.replay.learning_starts_steps,
+        batch_size=secondary.batch_size,
+        episodes=Episodes(
+            job.env("secondary", 0),
+            job.policy(acting, job.rng("secondary policy", 0)),
+            episodes=config.run.evaluation_episodes,
+            epsilon=config.exploration.evaluation_epsilon,
+        ),
+        evaluation_period=config.run.evaluation_period_updates,
+        first=lambda: (job.online.flat.values.cpu().numpy(), job.online.global_update),
+        report=job.reporter.secondary,
+        rng=job.rng("secondary", 0),
     )
 
 

@@ -31,6 +31,17 @@ FIELDS = {
         "global_update",
     ),
     "norm": ("layer", "parameters", "distance", "gradient", "step", "step_updates", "global_update"),
+    "secondary": (
+        "updates",
+        "loss",
+        "mean_return",
+        "episodes",
+        "parameters",
+        "distance",
+        "first_parameters",
+        "first_distance",
+        "global_update",
+    ),
     "gradient": ("fate", "delay_updates", "count"),
     "order": (
         "total_frames",
@@ -208,6 +219,10 @@ class Reporter:
     def norm(self, index: int, **values: float) -> None:
         """Norms of a layer of learner ``index``."""
         self._send("norm", index, **values)
+
+    def secondary(self, **values: float) -> None:
+        """An evaluation of the second learner."""
+        self._send("secondary", 0, **values)
 
     def last_words(self, roles) -> None:
         """What the roles of this rank have to say at the end, whenever they last said something."""

@@ -163,6 +163,10 @@ class Monitor:
             clocks = {"wall_seconds": self.wall_seconds(), "total_frames": self.counters.get("total_frames")}
             self._log({"policy": "policies", "norm": "norms"}[kind], {**clocks, "learner": index, **values})
             return
+        if kind == "secondary":
+            clocks = {"wall_seconds": self.wall_seconds(), "total_frames": self.counters.get("total_frames")}
+            self._log("secondary", {**clocks, **values})
+            return
         if kind == "order":
             self._log("order", {"wall_seconds": self.wall_seconds(), "index": index, **values})
             return

@@ -47,6 +47,7 @@ VERSIONS = {
     "learner": 1,
     "actor": 1,
     "evaluator": 1,
+    "secondary": 1,
     "monitor": 1,
     "replay": 1,
     "best": 1,
@@ -176,6 +177,20 @@ TABLES: dict[str, dict[str, Column]] = {
         "gradient": Column("f8", "1", "norm of the learner's gradient"),
         "step": Column("f8", "1", "norm of the parameters' change until the learner's next gradient"),
         "step_updates": Column("i8", "updates", "that this change is made of"),
+    },
+    # With a second learner alone: a row for each of its evaluations.
+    "secondary": {
+        "wall_seconds": _WALL_SECONDS,
+        "total_frames": _TOTAL_FRAMES,
+        "global_update": _GLOBAL_UPDATE,
+        "updates": Column("i8", "updates", "of the second learner"),
+        "loss": Column("f8", "1", "its mean training loss since the row before"),
+        "mean_return": Column("f8", "score", "mean undiscounted raw return of its episodes"),
+        "episodes": Column("i8", "episodes", "episodes played"),
+        "parameters": Column("f8", "1", "norm of its parameters"),
+        "distance": Column("f8", "1", "norm of their difference from those that both learners began with"),
+        "first_parameters": Column("f8", "1", "norm of the first learner's parameters"),
+        "first_distance": Column("f8", "1", "norm of their difference from those that both learners began with"),
     },
     # With log.apply_order alone. The rows of one role are in the order of its events, one for each shard it looked at.
     "order": {

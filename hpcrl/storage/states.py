@@ -76,6 +76,12 @@ STATES: dict[str, dict[str, Array]] = {
         "replica/params": _PULLED_PARAMS,
         "replica/versions": _PULLED_VERSIONS,
     },
+    "secondary": {
+        "rng": _RNG,
+        "acting_rng": Array("uint64", "[6]", "1", "the same, of its actions when it is evaluated"),
+        "next_update": Array("int64", "[]", "updates", "when it is evaluated again"),
+        "shard/*": Array("any", "any", "any", "all parameters, as in `parameter_server-K.h5`"),
+    },
     "monitor": {
         "returns": Array("float64", "[N]", "score", "of the last training episodes, up to 100"),
     },

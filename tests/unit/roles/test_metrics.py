@@ -42,6 +42,7 @@ def test_a_missing_value_is_noticed():
     [
         ("episode", "episodes", {"wall_seconds", "actor"}),
         ("evaluator", "evaluations", {"wall_seconds"}),
+        ("secondary", "secondary", {"wall_seconds", "total_frames"}),
         ("norm", "norms", {"wall_seconds", "total_frames", "learner"}),
     ],
 )

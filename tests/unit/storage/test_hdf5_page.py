@@ -16,7 +16,12 @@ from hpcrl.storage.states import REPLAY, STATES
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "hdf5.md").read_text().splitlines()
 CONFIG = ROOT / "tests" / "golden" / "everything.toml"
-ROLLOUTS = ["learning.algorithm=ppo", "policy.horizon_steps=40", "learner.outlier_deviations=0.0"]
+ROLLOUTS = [
+    "secondary.batch_size=0",
+    "learning.algorithm=ppo",
+    "policy.horizon_steps=40",
+    "learner.outlier_deviations=0.0",
+]
 """What makes of that a run without replay; at its end, a rollout is learned from."""
 
 
