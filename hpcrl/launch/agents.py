@@ -54,7 +54,7 @@ def make_policy(agent: Agent, rng: np.random.Generator) -> EpsilonGreedy | Evalu
     """The agent's policy for evaluation, with ``act(observation, epsilon)``."""
     config, replica = agent.config, FixedReplica(agent.network())
     spec = env_spec(**config.env.arguments())
-    if config.learning.uses_replay:
+    if config.learning.has_action_values:
         return EpsilonGreedy(replica, learning_rule(config).q, spec.num_actions, rng, torch.float32)
     return make_evaluation_policy(config, spec, replica, rng, torch.float32)
 
