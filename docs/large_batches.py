@@ -1,8 +1,8 @@
 """The large-batch experiments of Accelerated Methods in small, on catch: ``python docs/large_batches.py NAME RUNS``.
 
-NAME is ``batches`` (section 5.3), ``simulators`` (5.2), ``secondary`` (5.5) or ``norms`` (appendix D). Each cell is a run
-of one process in its own directory under RUNS; what is finished is not run again, so the script may be stopped at any
-time. It prints a table of what is there: a cell is the mean over seeds.
+NAME is ``batches`` (section 5.3), ``simulators`` (5.2), ``secondary`` (5.5) or ``norms`` (appendix D). Each cell is a
+run of one process in its own directory under RUNS; what is finished is not run again, so the script may be stopped at
+any time. After each seed it prints a table of the means so far.
 """
 
 import subprocess

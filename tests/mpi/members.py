@@ -28,7 +28,7 @@ MEMBERS = {
         "replay.priority_alpha=0.5",
     ),
     "PQN": ("learning.algorithm=pqn", *ROLLOUTS, "policy.minibatches=8"),
-    "A2C": ("learning.algorithm=a2c", "env.simulators=16"),
+    "A2C": ("learning.algorithm=a2c",),
     "PPO": ("learning.algorithm=ppo", *ROLLOUTS),
 }
 """Keys that make an algorithm of DQN."""
