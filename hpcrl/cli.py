@@ -256,6 +256,60 @@ def report(
     typer.echo(f"wrote {output}")
 
 
+EXPORTS = {
+    **{"csv": "_csv", "parquet": "_parquet", "tensorboard": "_tensorboard", "minari": "_minari"},
+    **{"weights": ".h5", "state_dict": ".pt", "onnx": ".onnx"},
+}
+"""Formats, and how the name of what is written ends; names without a dot are of directories."""
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run; of its network, also a checkpoint or weights.")],
+    to: Annotated[str, typer.Option(help=", ".join(EXPORTS) + ".")],
+    output: Annotated[Path | None, typer.Option(help="What to write; default: named after the run, here.")] = None,
+    checkpoint: Annotated[str, typer.Option(help="Of its network: newest, best, or a global update.")] = "newest",
+) -> None:
+    """Write a run's tables, network or replay memory in the format of another program; nothing is overwritten."""
+    if to not in EXPORTS:
+        raise ConfigError(f"expected --to {', '.join(EXPORTS)}, got {to!r}")
+    output = output or Path(f"{run.resolve().stem}{EXPORTS[to]}")
+    if to in ("csv", "parquet", "tensorboard"):
+        from hpcrl.analysis import export as exports
+        from hpcrl.analysis import load
+
+        for path in getattr(exports, f"to_{to}")(load(run), output):
+            typer.echo(f"wrote {path}")
+    elif to == "minari":
+        from hpcrl.launch.export import to_minari
+
+        typer.echo(f"wrote {output}: {to_minari(run, output)} whole episodes")
+    else:
+        from hpcrl.launch.export import to_file
+
+        typer.echo(to_file(run, checkpoint, to, output))
+
+
+@app.command()
+def record(
+    agent: Annotated[Path, typer.Argument(metavar="RUN", help="Run, checkpoint, or file of weights.")],
+    output: Annotated[Path, typer.Option(help="File to write: .mp4 or .gif.")] = Path("episode.mp4"),
+    checkpoint: Annotated[str, typer.Option(help="Of a run: newest, best, or its global update.")] = "newest",
+    protocol: Annotated[str, typer.Option(help="own (as in training), noop, sticky or saber.")] = "own",
+    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Probability of a random action.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episode.")] = 1,
+    max_steps: Annotated[int, typer.Option(min=1, help="Longest film.")] = 5000,
+    fps: Annotated[float, typer.Option(min=1, help="Steps per second of the film.")] = 15.0,
+) -> None:
+    """Film one episode, with the values of the actions, or their probabilities, beside each frame."""
+    from hpcrl.launch.agents import load_agent
+    from hpcrl.launch.record import record as film
+
+    how = {"protocol": protocol, "epsilon": epsilon, "seed": seed, "max_steps": max_steps, "frames_per_second": fps}
+    steps, points = film(load_agent(agent, checkpoint), output, **how)
+    typer.echo(f"wrote {output}: {steps:,} steps, {points:g} points")
+
+
 @app.command()
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark; a wrong name lists those present.")],
