@@ -73,6 +73,8 @@ class BareLoop:
         ``E`` and ``B``.
     """
 
+    parts = PARTS
+
     def __init__(self, simulators: int = SIMULATORS, batch_size: int = BATCH_SIZE):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.num_simulators, self._envs = simulators, {}
@@ -132,14 +134,14 @@ class BareLoop:
         return {part: total / updates for part, total in spent.items()}
 
     def _run(self, choice: Mapping[str, Variant], seconds: float) -> tuple[int, dict[str, float]]:
-        updates, spent, end = 0, dict.fromkeys(PARTS, 0.0), time.perf_counter() + seconds
+        updates, spent, end = 0, dict.fromkeys(self.parts, 0.0), time.perf_counter() + seconds
         while not updates or time.perf_counter() < end:
             self._update(choice, spent)
             updates += 1
         return updates, spent
 
     def _update(self, choice: Mapping[str, Variant], spent: dict[str, float]) -> None:
-        for part in PARTS:
+        for part in self.parts:
             variant = choice[part]
             if torch.get_num_threads() != variant.threads:
                 torch.set_num_threads(variant.threads)
@@ -157,13 +159,12 @@ def keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def main() -> None:
+def answer(loop: BareLoop) -> None:
     """Answer requests until standard input ends."""
     keep_freed_memory()
     # Whatever a library prints must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    loop = BareLoop()
     for line in sys.stdin:
         request = json.loads(line)
         choice = {part: Variant(*variant) for part, variant in request["choice"].items()}
@@ -171,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer(BareLoop())

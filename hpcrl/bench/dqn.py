@@ -218,11 +218,14 @@ class BareLoops:
     Parameters
     ----------
     processes : int
+    program : sequence of str
+        Arguments of Python; empty: this benchmark's own, by path and with -P, so that nothing of hpcrl is imported.
+    parts : sequence of str
+        What a pass of its loop consists of.
     """
 
-    def __init__(self, processes: int):
-        # By path and with -P: nothing of hpcrl is imported.
-        command = [sys.executable, "-P", _dqn_bound.__file__]
+    def __init__(self, processes: int, program: Sequence[str] = (), parts: Sequence[str] = PARTS):
+        self.parts, command = parts, [sys.executable, *(program or ("-P", _dqn_bound.__file__))]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": _jobs.environment()}
         self._processes = [subprocess.Popen(command, **pipes) for _ in range(processes)]
 
@@ -251,17 +254,19 @@ class BareLoops:
             answers = [json.loads(process.stdout.readline()) for process in asked]
         except (OSError, ValueError) as error:
             raise HpcrlError("a bare loop has failed; its traceback is above") from error
-        return {part: statistics.fmean(answer[part] for answer in answers) for part in PARTS}
+        return {part: statistics.fmean(answer[part] for answer in answers) for part in self.parts}
 
 
-def fastest(loops: BareLoops, processes: int) -> dict[str, Variant]:
+def fastest(
+    loops: BareLoops, processes: int, precisions: Sequence[str] = ("float32", "bfloat16")
+) -> dict[str, Variant]:
     """Try every precision, layout and number of threads; return the best variant for each part."""
     threads = sorted({1, 2, max(1, len(os.sched_getaffinity(0)) // processes)})
-    variants = [Variant(*v) for v in product(("float32", "bfloat16"), ("contiguous", "channels_last"), threads)]
-    times = {v: loops.measure(dict.fromkeys(PARTS, v), SEARCH_SECONDS, processes) for v in variants}
+    variants = [Variant(*v) for v in product(precisions, ("contiguous", "channels_last"), threads)]
+    times = {v: loops.measure(dict.fromkeys(loops.parts, v), SEARCH_SECONDS, processes) for v in variants}
 
     def best(among: Sequence[Variant]) -> dict[str, Variant]:
-        return {part: min(among, key=lambda variant: times[variant][part]) for part in PARTS}
+        return {part: min(among, key=lambda variant: times[variant][part]) for part in loops.parts}
 
     # Parts with different numbers of threads disturb each other, so the mixture must win as a whole, too.
     finalists = [best(variants), *(best([v for v in variants if v.threads == number]) for number in threads)]

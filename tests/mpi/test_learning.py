@@ -14,6 +14,10 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 CASES = [  # configuration, greedy mean return that counts as good, ranks with an evaluator
     pytest.param("cartpole_bundled.toml", 475.0, 4, marks=pytest.mark.long),
     ("catch_bundled.toml", 0.95, 4),
+    ("cartpole_ppo.toml", 475.0, 1),
+    pytest.param("cartpole_a2c.toml", 400.0, 1, marks=pytest.mark.long),
+    pytest.param("cartpole_a3c.toml", 400.0, 4, marks=pytest.mark.long),
+    pytest.param("pendulum_ppo.toml", -200.0, 1, marks=pytest.mark.long),
     *(
         pytest.param(name, 0.95, 5, marks=pytest.mark.long)
         for name in ("apex_small.toml", "catch_parallel_actors.toml", "catch_many_learners.toml")
@@ -34,7 +38,7 @@ def test_reaches_a_good_greedy_evaluation(config, good, ranks, seed, tmp_path):
             time.sleep(0.5)
             rows = read_runlog(run_dir, "evaluations")
             best = max(rows["mean_return"], default=best)
-            assert set(rows["episodes"]) <= {24, 20}  # the same number on each of the simulators
+            assert set(rows["episodes"]) <= {20, 24, 32}  # the same number on each of the simulators
         assert best >= good, rows
         first = rows["mean_return"].argmax()
         print(

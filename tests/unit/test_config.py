@@ -1,5 +1,6 @@
 """The configuration: defaults, resolution, faults all at once, and the round trip through TOML."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -324,3 +325,42 @@ def test_what_synchronous_learners_cannot_have():
     assert all("with learning.update = 'allreduce'" in fault for fault in faults)
     right = from_dict({"topology": {"layout": "sampler_learner"}, "learning": {"update": "allreduce"}})
     assert right.rank_map()["servers"] == 0
+
+
+def test_an_algorithm_has_defaults_of_its_own():
+    ppo, a2c = from_dict({"learning": {"algorithm": "ppo"}}), from_dict({"learning": {"algorithm": "a2c"}})
+    assert (ppo.learning.optimizer, ppo.learning.learning_rate, ppo.learning.max_gradient_norm) == ("adam", 2.5e-4, 0.5)
+    assert (a2c.learning.optimizer, a2c.policy.horizon_steps, a2c.policy.epochs) == ("rmsprop", 5, 1)
+    assert ppo.learning.learning_rate_final == ppo.learning.learning_rate
+    assert not ppo.learning.uses_replay
+    assert from_dict({}).learning.uses_replay
+
+
+def test_those_of_its_optimizer_go_with_it():
+    learning = from_dict({"learning": {"algorithm": "a2c", "optimizer": "adam"}}).learning
+    assert (learning.learning_rate, learning.optimizer_epsilon) == (6.25e-5, 1.5e-4)
+    assert learning.max_gradient_norm == 0.5
+    assert from_dict({"learning": {"algorithm": "ppo", "learning_rate": 1e-3}}).learning.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("raw", "fault"),
+    [
+        ({"policy": {"epochs": 2}, "learning": {"algorithm": "a2c"}}, "policy.epochs: expected 1 with algorithm 'a2c'"),
+        ({"policy": {"groups": 3}}, "policy.groups: expected a divisor of env.simulators = 4, got 3"),
+        ({"policy": {"minibatches": 9, "horizon_steps": 2}}, "policy.minibatches: expected at most"),
+        ({"topology": {"layout": "split"}}, "topology.layout: expected 'serial'"),
+        ({"replay": {"place": "global"}}, "replay.place: expected 'local' with algorithm 'ppo'"),
+        ({"learner": {"pipeline": 1}}, "learner.pipeline: expected 0"),
+        ({"network": {"dueling": True}}, "network.dueling: expected False"),
+    ],
+)
+def test_what_an_algorithm_without_replay_has_no_place_for(raw, fault):
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        from_dict({"learning": {"algorithm": "ppo"}, **raw})
+
+
+def test_a_resolved_policy_configuration_is_read_back_equal(tmp_path):
+    config = from_dict({"learning": {"algorithm": "a2c", "learning_rate": 1e-3}, "policy": {"groups": 2}})
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert load(tmp_path / "config.toml") == config

@@ -1,0 +1,145 @@
+"""``hpcrl bench ppo``: steps per second of PPO on Pong, over what the same cores do in bare loops.
+
+Ours is a whole job of ``hpcrl train`` in one process, with 8 simulators, rollouts of 128 steps, 4 epochs of 4
+minibatches and Nature's network, measured from its run log, once in float32 and once in the fastest precision. The
+bound is a bare loop (`hpcrl.bench._ppo_bound`) that does the same work with nothing around it. Ours and bound take
+turns, so that a change of the machine's speed meets both. GPUs are not used.
+"""
+
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from hpcrl import bench
+from hpcrl.bench import _jobs
+from hpcrl.bench._dqn_bound import Variant
+from hpcrl.bench._ppo_bound import EPOCHS, HORIZON, MINIBATCHES, PARTS, SIMULATORS
+from hpcrl.bench.dqn import START_SECONDS, BareLoops, fastest
+from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, HpcrlError
+from hpcrl.storage.runlog import read_runlog
+
+PAIRS = 3
+JOB_SECONDS = 16.0
+"""of training, start-up not counted"""
+BOUND_SECONDS = 4.0
+PRECISIONS = {"ppo": ("float32", "bfloat16"), "ppo.float32": ("float32",)}
+"""Rows, and the precisions that job and bound may choose from."""
+
+CONFIG = f"""
+[run]
+name = "bench_ppo"
+[topology]
+layout = "serial"
+[env]
+id = "ALE/Pong-v5"
+protocol = "nature"
+simulators = {SIMULATORS}
+[network]
+kind = "nature"
+[policy]
+horizon_steps = {HORIZON}
+epochs = {EPOCHS}
+minibatches = {MINIBATCHES}
+clip = 0.1
+[learning]
+algorithm = "ppo"
+[log]
+period_seconds = 0.1
+display = "plain"
+"""
+
+
+def run(json_path: Path | None = None) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes about three minutes.
+
+    Raises
+    ------
+    HpcrlError
+        A job or a bare loop failed.
+    StorageError
+        ``json_path`` cannot be written.
+    """
+    console = Console()
+    if json_path is not None:
+        bench.check_writable(json_path)
+    header, rows, notes = bench.machine(), [], []
+    with (
+        BareLoops(1, ("-m", "hpcrl.bench._ppo_bound"), PARTS) as loops,
+        tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp,
+    ):
+        for name, precisions in PRECISIONS.items():
+            choice, rates, parts = fastest(loops, 1, precisions), [], []
+            for pair in range(1, PAIRS + 1):
+                rates.append(train(precisions, Path(tmp) / f"{name}-{pair}"))
+                parts.append(loops.measure(choice, BOUND_SECONDS, 1))
+                bound = bound_rate(parts[-1])
+                console.print(f"{name} {pair}/{PAIRS}: {rates[-1]:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
+            times = bench.medians(parts)
+            rows += bench.compared(name, statistics.median(rates), "steps/s", bound_rate(times))
+            rows += [bench.Row(f"{name}.part.{part}", 1e3 * times[part], "ms") for part in PARTS]
+            notes.append(describe(name, rates, parts, choice))
+    notes.append("bound = 8 x 128 / (128 x (t_simulation + t_inference) + 16 x (t_gradient + t_optimizer))")
+    bench.print_rows(rows, title="hpcrl bench ppo", header=header, notes=notes, console=console)
+    if json_path is not None:
+        bench.write_json(rows, json_path)
+
+
+def bound_rate(parts: Mapping[str, float]) -> float:
+    """Steps per second of a loop whose parts take these seconds."""
+    sampling = HORIZON * (parts["simulation"] + parts["inference"])
+    learning = EPOCHS * MINIBATCHES * (parts["gradient"] + parts["optimizer"])
+    return SIMULATORS * HORIZON / (sampling + learning)
+
+
+def describe(
+    name: str, rates: Sequence[float], parts: Sequence[Mapping[str, float]], choice: Mapping[str, Variant]
+) -> str:
+    """How the bound was computed, and how much the pairs differ."""
+    ratios = [rate / bound_rate(sample) for rate, sample in zip(rates, parts, strict=True)]
+    fastest_are = "; ".join(f"{part} {v.precision} {v.layout}, {v.threads} threads" for part, v in choice.items())
+    return f"{name}: ratio {min(ratios):.3f} to {max(ratios):.3f}; fastest: {fastest_are}"
+
+
+def train(precisions: Sequence[str], run_dir: Path) -> float:
+    """Run a job for a while and return its steps per second.
+
+    Raises
+    ------
+    HpcrlError
+        It failed, or was too slow to be measured.
+    """
+    config, output = (run_dir.with_name(run_dir.name + suffix) for suffix in (".toml", ".out"))
+    config.write_text(CONFIG)
+    precision = "auto" if len(precisions) > 1 else precisions[0]
+    command = [sys.executable, "-m", "hpcrl", "train", str(config), "--run-dir", str(run_dir)]
+    command += ["--set", f"run.time_limit_seconds={JOB_SECONDS}", "--set", f"network.precision={precision}"]
+    _jobs.run(command, output, JOB_SECONDS + START_SECONDS, codes=(EXIT_FINISHED, EXIT_STOPPED))
+    rate = steady_rate(read_runlog(run_dir, "progress"), EPOCHS * MINIBATCHES)
+    shutil.rmtree(run_dir)
+    return rate
+
+
+def steady_rate(progress: Mapping[str, np.ndarray], updates_per_rollout: int) -> float:
+    """Steps per second of a run, from its log, between the ends of its first and its last whole rollout.
+
+    The log keeps the newest row of those with the same frames. So the first row with all updates of a rollout is that
+    of the moment before the next one begins.
+
+    Raises
+    ------
+    HpcrlError
+        The run did not get far enough.
+    """
+    updates, ends = progress["global_update"], []
+    for count in range(updates_per_rollout, int(updates.max(initial=0)) + 1, updates_per_rollout):
+        ends += np.flatnonzero(updates == count)[:1].tolist()
+    if len(ends) < 4:
+        raise HpcrlError(f"expected at least 4 rollouts, got {len(ends)}: this machine is too slow, or too busy")
+    steps, seconds = (float(np.ptp(progress[name][ends])) for name in ("total_steps", "wall_seconds"))
+    return steps / seconds

@@ -1,0 +1,162 @@
+"""``hpcrl bench sampler``: steps per second of the batched sampler on Pong, over the bare vector environment.
+
+With random actions the bound is ale-py's own vector environment, stepped with random actions on the same threads. With
+inference (Nature's network, the fastest precision) it is what one gets by doing one after the other,
+``1 / (1 / simulation + 1 / inference)`` of both alone; two groups of simulators, of which one runs while the actions of
+the other are chosen, may exceed it. All take turns in one process. GPUs are not used.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from ale_py.vector_env import AtariVectorEnv
+from rich.console import Console
+
+from hpcrl import bench
+from hpcrl.algorithms.policy_gradient import Categorical, Decision, SampledPolicy
+from hpcrl.envs import make_env
+from hpcrl.networks import make_policy_network, resolve_precision
+from hpcrl.sampling.rollout import Rollout
+from hpcrl.sampling.sampler import Sampler
+
+SIMULATORS = (8, 32, 128)
+HORIZON = 16
+PAIRS = 5
+SECONDS = 1.0
+
+
+def run(json_path: Path | None = None) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes about two minutes.
+
+    Raises
+    ------
+    StorageError
+        ``json_path`` cannot be written.
+    """
+    if json_path is not None:
+        bench.check_writable(json_path)
+    threads = len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    rows: list[bench.Row] = []
+    for simulators in SIMULATORS:
+        rows += measure(simulators, threads)
+    notes = [f"{threads} threads; medians of {PAIRS} turns of {SECONDS:g} s each, in rollouts of {HORIZON} steps"]
+    bench.print_rows(rows, title="hpcrl bench sampler", header=bench.machine(), notes=notes, console=Console())
+    if json_path is not None:
+        bench.write_json(rows, json_path)
+
+
+def measure(simulators: int, threads: int, pairs: int = PAIRS, seconds: float = SECONDS) -> list[bench.Row]:
+    """Rows of so many simulators: random actions, then inference in one group and in two."""
+    random, policy = RandomPolicy(6), nature_policy()
+    samplers = {f"random.{groups}": make_sampler(simulators, groups, threads, random) for groups in (1, 2)}
+    samplers |= {f"inference.{groups}": make_sampler(simulators, groups, threads, policy) for groups in (1, 2)}
+    work: dict[str, Callable[[], int]] = {name: lambda s=sampler: fill(s) for name, sampler in samplers.items()}
+    work |= {"simulation": bare_simulation(simulators, threads), "inference": bare_inference(policy, simulators)}
+    samples = [{name: rate(do, seconds) for name, do in work.items()} for _ in range(pairs)]
+    for sampler in samplers.values():
+        for group in sampler.groups:
+            group.env.close()
+    median = bench.medians(samples)
+    both = 1 / (1 / median["simulation"] + 1 / median["inference"])
+    rows, name = [], f"sampler.{simulators}"
+    for groups in (1, 2):
+        rows += bench.compared(
+            f"{name}.random.groups_{groups}", median[f"random.{groups}"], "steps/s", median["simulation"]
+        )
+        rows += bench.compared(f"{name}.inference.groups_{groups}", median[f"inference.{groups}"], "steps/s", both)
+        share = median[f"inference.{groups}"] / median["simulation"]
+        rows.append(bench.Row(f"{name}.inference.groups_{groups}.of_inference_free", 100 * share, "%"))
+    return rows
+
+
+class RandomPolicy:
+    """Actions without a network."""
+
+    def __init__(self, num_actions: int):
+        self.num_actions, self.rng = num_actions, np.random.default_rng(0)
+
+    def decide(self, observation: np.ndarray) -> Decision:
+        """Uniform actions."""
+        zeros = np.zeros(len(observation), np.float32)
+        return Decision(self.rng.integers(self.num_actions, size=len(observation)), zeros, zeros)
+
+    def value(self, observation: np.ndarray) -> np.ndarray:
+        """Nothing."""
+        return np.zeros(len(observation), np.float32)
+
+
+def nature_policy() -> SampledPolicy:
+    """A policy of Nature's network in the fastest precision."""
+    dtype = resolve_precision("auto", "nature", "cpu")
+    network = make_policy_network("nature", (), (4, 84, 84), 6, np.uint8).to(dtype)
+    return SampledPolicy(
+        SimpleNamespace(network=network, device="cpu"), Categorical(6), np.random.default_rng(0), dtype
+    )
+
+
+def make_sampler(simulators: int, groups: int, threads: int, policy) -> Sampler:
+    """Our sampler on Pong."""
+    seeds = np.random.SeedSequence(0).spawn(groups)
+    envs = [make_env(simulators // groups, seed, id="ALE/Pong-v5", stack=4, threads=threads) for seed in seeds]
+    for env in envs:
+        env.reset()
+    rollout = Rollout(
+        HORIZON,
+        simulators,
+        observation_shape=(4, 84, 84),
+        observation_dtype=np.uint8,
+        action_shape=(),
+        action_dtype=np.int64,
+    )
+    return Sampler(envs, policy, rollout, restarts_at_once=False)
+
+
+def fill(sampler: Sampler) -> int:
+    """Fill one rollout; the steps of it."""
+    while not sampler.rollout.full:
+        sampler.step()
+    sampler.begin()
+    return HORIZON * sampler.rollout.num_envs
+
+
+def bare_simulation(simulators: int, threads: int) -> Callable[[], int]:
+    """ale-py alone, as many steps as a rollout has."""
+    env = AtariVectorEnv(
+        "pong", simulators, num_threads=threads, noop_max=0, use_fire_reset=False, reward_clipping=False
+    )
+    env.reset(seed=np.arange(simulators, dtype=np.int32))
+    rng = np.random.default_rng(0)
+
+    def steps() -> int:
+        for _ in range(HORIZON):
+            env.step(rng.integers(6, size=simulators))
+        return HORIZON * simulators
+
+    return steps
+
+
+def bare_inference(policy: SampledPolicy, simulators: int) -> Callable[[], int]:
+    """The forward passes of a rollout alone, with the drawing of actions."""
+    observation = np.random.default_rng(0).integers(256, size=(simulators, 4, 84, 84), dtype=np.uint8)
+
+    def steps() -> int:
+        for _ in range(HORIZON):
+            policy.decide(observation)
+        return HORIZON * simulators
+
+    return steps
+
+
+def rate(do: Callable[[], int], seconds: float) -> float:
+    """Steps per second of doing something again and again for a while, after having done it once."""
+    do()
+    steps, begin = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - begin) < seconds:
+        steps += do()
+    return steps / elapsed if steps else 0.0

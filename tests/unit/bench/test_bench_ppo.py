@@ -1,0 +1,63 @@
+"""The bare loops that PPO is measured against, and how a run's rate is read from its log."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcrl.bench._dqn_bound import Variant
+from hpcrl.bench._ppo_bound import PARTS, PpoLoop
+from hpcrl.bench.ppo import bound_rate, steady_rate
+from hpcrl.errors import HpcrlError
+from hpcrl.networks import count_policy_parameters
+
+
+@pytest.fixture(scope="module")
+def loop():
+    threads = torch.get_num_threads()
+    torch.manual_seed(1)
+    yield PpoLoop(simulators=2, horizon=4, minibatch=3)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_every_part_runs_once(loop, precision):
+    before = [p.clone() for p in loop.network.parameters()]
+    times = loop.measure(dict.fromkeys(PARTS, Variant(precision, "channels_last", 1)), seconds=0)
+    assert list(times) == list(PARTS)
+    assert all(seconds > 0 for seconds in times.values())
+    assert loop.observation.shape == (2, 4, 84, 84)
+    assert loop.actions.shape == (2,)
+    assert not any(torch.equal(old, new) for old, new in zip(before, loop.network.parameters(), strict=True))
+
+
+def test_the_network_is_as_large_as_the_one_that_hpcrl_trains(loop):
+    size = sum(p.numel() for p in loop.network.parameters())
+    assert size == count_policy_parameters("nature", (), (4, 84, 84), 6, np.uint8)
+
+
+def test_the_bound_by_hand():
+    parts = {"simulation": 1e-3, "inference": 3e-3, "gradient": 0.08, "optimizer": 0.02}
+    assert bound_rate(parts) == pytest.approx(1024 / (128 * 4e-3 + 16 * 0.1))
+
+
+def rows(rollouts, *, seconds=2.0, per_row=0.1):
+    """A log of rollouts of 100 steps and 4 updates, half of the time for each; no row stands still in frames."""
+    found = []
+    for rollout in range(rollouts):
+        begin = rollout * seconds
+        for share in np.arange(per_row, 1.0, per_row):
+            found.append((begin + share * seconds / 2, 100 * rollout + int(100 * share), 4 * rollout))
+        found.append((begin + seconds, 100 * (rollout + 1), 4 * (rollout + 1)))
+    return dict(zip(("wall_seconds", "total_steps", "global_update"), np.array(found).T, strict=True))
+
+
+def test_a_rate_is_that_of_whole_rollouts():
+    progress = rows(6)
+    assert steady_rate(progress, 4) == pytest.approx(50)
+    cut = {name: column[:-7] for name, column in progress.items()}  # in the middle of a rollout
+    assert steady_rate(cut, 4) == pytest.approx(50)
+
+
+def test_a_run_that_did_not_get_far_enough_has_no_rate():
+    with pytest.raises(HpcrlError, match="at least 4 rollouts, got 3"):
+        steady_rate(rows(3), 4)
