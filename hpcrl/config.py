@@ -284,7 +284,11 @@ class PolicyConfig(Section):
 class LearningConfig(Section):
     """``[learning]``: the learning rule and the optimizer the servers apply."""
 
-    algorithm: Literal["dqn", "a2c", "ppo", "pqn"] = Field("dqn", description="learning rule; all but dqn use [policy]")
+    algorithm: str = Field(
+        "dqn",
+        pattern=rf"^(dqn|a2c|ppo|pqn|{MODULE_ATTRIBUTE})$",
+        description='"dqn", "a2c", "ppo", "pqn" (the last three use [policy]), or "module:attribute", made as dqn is',
+    )
     update: Literal["server", "allreduce"] = Field(
         "server",
         description="server: each applies gradients to its shard; allreduce: learners apply their average, all alike",
@@ -349,7 +353,7 @@ class LearningConfig(Section):
     @property
     def has_action_values(self) -> bool:
         """Whether its network gives the values of actions, and not a policy."""
-        return self.algorithm in ("dqn", "pqn")
+        return self.algorithm not in ("a2c", "ppo")
 
     @model_validator(mode="before")
     @classmethod

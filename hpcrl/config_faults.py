@@ -103,11 +103,11 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("network.layer_norm", "network.kind"),
             f"expected false with network.kind {config.network.kind!r}, got true",
         )
-    alone = config.topology.layout == "serial" and learning.update == "server" and learning.algorithm == "dqn"
+    alone = config.topology.layout == "serial" and learning.update == "server" and learning.uses_replay
     if config.secondary.batch_size and not alone:
         yield (
             ("secondary.batch_size", "topology.layout", "learning.update", "learning.algorithm"),
-            "expected 0 but in the serial layout with learning.update 'server' and learning.algorithm 'dqn', got "
+            "expected 0 but in the serial layout with learning.update 'server' and a replay memory, got "
             f"{config.secondary.batch_size}",
         )
     yield from _distribution_faults(config)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.exploration import ladder, linear, scale
 from hpcrl.algorithms.gorila import LossGuard
+from hpcrl.algorithms.making import replay_algorithm
 from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.config import Config
 from hpcrl.launch.deadline import expected_checkpoint_seconds, seconds_left
@@ -118,7 +118,7 @@ def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
         online=online,
         target=target,
         update=make_update(job, online, target),
-        algorithm=Dqn(
+        algorithm=replay_algorithm(config.learning.algorithm)(
             online,
             target,
             rule=job.rule,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from mpi4py import MPI
 
-from hpcrl.algorithms.dqn import Dqn
+from hpcrl.algorithms.making import replay_algorithm
 from hpcrl.algorithms.optimizers import Optimizer, Rule, make_rule
 from hpcrl.errors import MachineError, TopologyError
 from hpcrl.launch.memories import make_replay
@@ -95,7 +95,7 @@ def make_secondary(job: "Job") -> SecondaryLearner:
         target=target,
         acting=acting,
         shard=shard,
-        algorithm=Dqn(
+        algorithm=replay_algorithm(learning.algorithm)(
             online,
             target,
             rule=job.rule,
