@@ -24,7 +24,7 @@ from hpcrl.transport.waiting import Backoff
 
 SIMULATORS, STACK, N_STEP, BATCH_SIZE = 4, 4, 1, 32
 WINDOW = STACK + N_STEP
-FRAME = (84, 84)
+FRAME, DISCOUNT = (84, 84), 0.99
 CAPACITY = 20_000
 """records of a lane; all lanes together are far larger than a processor's caches"""
 SEND_PERIOD = 8
@@ -48,27 +48,35 @@ class Stepper:
 
 
 class BareRing:
-    """A numpy ring with the same bytes: one array for each field, all simulators at one index."""
+    """A numpy ring with the same bytes: one array for each field, each simulator at an index of its own, as episodes
+    do not end together."""
 
-    def __init__(self, stepper: Stepper):
-        self.stepper, self.index = stepper, 0
-        self.frames = np.ones((SIMULATORS, CAPACITY, *FRAME), np.uint8)
-        self.actions, self.rewards = (np.zeros((SIMULATORS, CAPACITY), t) for t in (np.int32, np.float32))
-        self.flags = [np.zeros((SIMULATORS, CAPACITY), np.uint8) for _ in range(4)]
+    def __init__(self, stepper: Stepper, capacity: int = CAPACITY):
+        self.stepper, self.capacity, self.index = stepper, capacity, np.zeros(SIMULATORS, np.int64)
+        self.frames = np.ones((SIMULATORS, capacity, *FRAME), np.uint8)
+        self.actions, self.rewards = (np.zeros((SIMULATORS, capacity), t) for t in (np.int32, np.float32))
+        self.flags = [np.zeros((SIMULATORS, capacity), np.uint8) for _ in range(4)]
         self.rng = np.random.default_rng(1)
 
     def append(self) -> None:
-        step, i = self.stepper, self.index % CAPACITY
-        self.frames[:, i], self.actions[:, i], self.rewards[:, i] = step.frame, step.action, step.reward
+        step, lane, i = self.stepper, self.stepper.ids, self.index % self.capacity
+        self.frames[lane, i], self.actions[lane, i], self.rewards[lane, i] = step.frame, step.action, step.reward
         for flag in self.flags:
-            flag[:, i] = step.no
+            flag[lane, i] = step.no
         self.index += 1
 
-    def sample(self) -> None:
+    def sample(self) -> tuple[np.ndarray, ...]:
         lane = self.rng.integers(SIMULATORS, size=BATCH_SIZE)
-        i = self.rng.integers(CAPACITY - WINDOW, size=BATCH_SIZE)
-        _ = self.frames[lane[:, None], i[:, None] + np.arange(WINDOW)]
-        _ = [field[lane, i + STACK - 1] for field in (self.actions, self.rewards, *self.flags)]
+        i = self.rng.integers(self.capacity - WINDOW, size=BATCH_SIZE)
+        frames, taken = self.frames[lane[:, None], i[:, None] + np.arange(WINDOW)], i + STACK - 1
+        action, reward, terminated, *_ = (f[lane, taken] for f in (self.actions, self.rewards, *self.flags))
+        return bare_batch(frames, action, reward, terminated)
+
+
+def bare_batch(frames: np.ndarray, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray) -> tuple:
+    """The parts of a batch of one-step transitions that do not cross the end of an episode."""
+    discount_t = np.where(terminated, np.float32(0), np.float32(DISCOUNT))
+    return frames[:, :STACK], action.astype(np.int64), np.clip(reward, -1, 1), discount_t, frames[:, N_STEP:]
 
 
 def times(do: Callable[[], object], count: int) -> Callable[[], None]:
@@ -86,7 +94,7 @@ def per_call(found: Pairs, count: int) -> Pairs:
 
 
 def sampler(lanes: Lanes | DistributedLanes) -> Callable[[], object]:
-    replay, rng = UniformReplay(lanes, n_step=N_STEP, discount=0.99, reward_clip=1.0), np.random.default_rng(2)
+    replay, rng = UniformReplay(lanes, n_step=N_STEP, discount=DISCOUNT, reward_clip=1.0), np.random.default_rng(2)
     return lambda: replay.sample(BATCH_SIZE, rng)
 
 
@@ -113,7 +121,7 @@ def prioritized() -> Callable[[], object]:
     rng, index = np.random.default_rng(3), np.arange(2 * STACK, capacity - PRIORITIZED_N_STEP)
     for lane in range(SIMULATORS):
         set_priorities(np.full(len(index), lane), index, rng.exponential(size=len(index)))
-    returns = {"n_step": PRIORITIZED_N_STEP, "discount": 0.99, "reward_clip": 1.0}
+    returns = {"n_step": PRIORITIZED_N_STEP, "discount": DISCOUNT, "reward_clip": 1.0}
     sources = {"priorities": table, "set_priorities": set_priorities, "beta": lambda: 0.4}
     replay = PrioritizedReplay(lanes, **returns, **sources)
 
@@ -148,7 +156,8 @@ def remote(comm: MPI.Intracomm) -> dict[str, Pairs]:
 def client_figures(hosted: HostedLanes) -> dict[str, Pairs]:
     sizes = {"stack": STACK, "n_step": N_STEP, "first_lane": 0, "num_simulators": SIMULATORS}
     lanes = DistributedLanes(hosted, FRAME, np.dtype(np.uint8), send_period=SEND_PERIOD, set_priorities=None, **sizes)
-    stepper, bare = Stepper(lanes), BareCalls(hosted)
+    stepper = Stepper(lanes)
+    bare = BareCalls(hosted, BareRing(stepper, SEND_PERIOD))
 
     def send() -> None:
         for _ in range(SEND_PERIOD):
@@ -164,13 +173,16 @@ def client_figures(hosted: HostedLanes) -> dict[str, Pairs]:
 
 
 class BareCalls:
-    """Puts and Gets of the same bytes, and a Flush of each host."""
+    """Puts and Gets of the same bytes, and a Flush of each host.
 
-    def __init__(self, hosted: HostedLanes):
+    What is put is collected in a bare ring before, and batches are made of what was got.
+    """
+
+    def __init__(self, hosted: HostedLanes, ring: BareRing):
+        self.ring = ring
         self.win, self.hosts = hosted.window.win, hosted.hosts
         self.rng = np.random.default_rng(4)
         self.records = np.zeros((SIMULATORS, SEND_PERIOD * DTYPE.itemsize), np.uint8)
-        self.batch = np.empty((BATCH_SIZE, WINDOW * DTYPE.itemsize), np.uint8)
         self.first = hosted._layouts[0].slot(0, 0)
         self.places = len(range(0, SIMULATORS, len(self.hosts))) * CAPACITY - SEND_PERIOD * WINDOW
 
@@ -182,10 +194,15 @@ class BareCalls:
             self.win.Flush(host)
 
     def put(self) -> None:
+        for _ in range(SEND_PERIOD):
+            self.ring.append()
         self._transfer(self.win.Put, self.records)
 
-    def get(self) -> None:
-        self._transfer(self.win.Get, self.batch)
+    def get(self) -> tuple:
+        batch = np.empty((BATCH_SIZE, WINDOW), DTYPE)
+        self._transfer(self.win.Get, batch.view(np.uint8))
+        taken = batch[:, STACK - 1]
+        return bare_batch(batch["frame"], taken["action"], taken["reward"], taken["terminated"])
 
 
 if __name__ == "__main__":

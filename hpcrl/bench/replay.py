@@ -2,9 +2,9 @@
 
 Remote jobs have one client and 1 or 2 hosts, which wait as servers do. The ranks (`hpcrl.bench._replay_ranks`) time
 ours and the bare calls in turn. An add is one step of 4 simulators, a sample one minibatch of 32 transitions of 84x84
-frames; what is bare moves the same bytes, but builds no transitions, and looks at no cursors. Prioritised batches are
-drawn from a million slots, and their priorities set again, by one core. MPI and its launcher are chosen as in
-``hpcrl bench transport``.
+frames. What is bare moves the same bytes and makes the same parts of a batch of them, but looks neither at cursors nor
+for the ends of episodes. Prioritised batches are drawn from a million slots, and their priorities set again, by one
+core. MPI and its launcher are chosen as in ``hpcrl bench transport``.
 """
 
 import statistics

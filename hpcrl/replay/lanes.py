@@ -90,6 +90,9 @@ class Cursors(Protocol):
     def look(self) -> tuple[np.ndarray, np.ndarray]:
         """``reserved`` and ``committed``, read at once."""
 
+    def recent(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both as they were seen last, where it takes long to look; they may have grown since."""
+
     def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
         """Announce ``counts`` more records in each of the distinct ``lanes``; return the indices of the first ones."""
 
@@ -113,6 +116,9 @@ class LocalCursors:
     def look(self) -> tuple[np.ndarray, np.ndarray]:
         return self._reserved, self._committed
 
+    def recent(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.look()
+
     def reserve(self, lanes: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
         first = self._reserved[lanes]
         self._reserved[lanes] = first + counts
@@ -124,7 +130,8 @@ class LocalCursors:
 
 OLDEST_MARGIN_RECORDS = 2
 """The oldest records of a full lane that are not drawn: one step writes at most a record and a final frame, so a
-sample is lost to a writer in another rank only if that writer takes more than one step while a batch is copied."""
+sample is lost to a writer in another rank only if that writer takes more than one step between the look at its cursors
+and the end of the copy."""
 
 
 def lowest_drawable(reserved: np.ndarray, *, capacity: int, stack: int) -> np.ndarray:

@@ -68,7 +68,7 @@ class PrioritizedReplay(UniformReplay):
     def _propose(self, count: int, rng: np.random.Generator) -> Draw | None:
         # The cursors before the priorities: a record that is written meanwhile is then not taken for the one that is
         # read here, and a priority that is read for it leads to an older record, which is found to be overwritten.
-        low, counts = self._drawable()
+        low, counts = self._drawable(self._lanes.cursors.look())
         sums = self._priorities.sums()
         ends = sums.cumsum()
         if ends[-1] <= 0:

@@ -56,7 +56,7 @@ class UniformReplay:
     def __len__(self) -> int:
         """Indices that may be drawn: an upper bound of the transitions, as it counts the final record of each
         episode, which is drawn again."""
-        _, counts = self._drawable()
+        _, counts = self._drawable(self._lanes.cursors.look())
         return int(counts.sum())
 
     @property
@@ -112,10 +112,10 @@ class UniformReplay:
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[Draw, np.ndarray] | None:
         """Draw transitions, and copy the window ``[B, stack + n]`` around each, which has it at ``stack - 1``."""
         drawn = self._attempt(batch_size, rng)
-        if drawn is None or not drawn[0].probability.any():
+        if drawn is None or not np.count_nonzero(drawn[0].probability):
             return None
         draw, windows, bad = drawn
-        while bad.any():
+        while np.count_nonzero(bad):
             rows = np.flatnonzero(bad)
             again = self._attempt(rows.size, rng)
             if again is None:
@@ -130,23 +130,32 @@ class UniformReplay:
         if draw is None:
             return None
         windows, overtaken = self._lanes.read(draw.lane, draw.index - (stack - 1), stack + self._n_step)
-        missed = draw.probability == 0
-        self.overwritten += int(np.count_nonzero(overtaken & ~missed))
-        return draw, windows, missed | overtaken | (windows["final"][:, stack - 1] != 0)
+        bad, hits = windows["final"][:, stack - 1] != 0, np.count_nonzero(draw.probability)
+        if hits < count:
+            bad |= draw.probability == 0
+        if np.count_nonzero(overtaken):
+            self.overwritten += int(np.count_nonzero(overtaken & (draw.probability > 0)))
+            bad |= overtaken
+        return draw, windows, bad
 
     def _propose(self, count: int, rng: np.random.Generator) -> Draw | None:
         """Draw from the indices that may be drawn, without a look at what is there; None where there are none."""
-        low, counts = self._drawable()
+        # What was seen when the last batch had been copied: what is new since comes in a batch later.
+        low, counts = self._drawable(self._lanes.cursors.recent())
+        if not np.count_nonzero(counts):
+            low, counts = self._drawable(self._lanes.cursors.look())
         ends = counts.cumsum()
-        if ends[-1] == 0:
+        total = int(ends[-1])
+        if not total:
             return None
-        draw = rng.integers(ends[-1], size=count)
+        draw, probability = rng.integers(total, size=count), np.empty(count)
+        probability.fill(1 / total)
         lane = ends.searchsorted(draw, side="right")
-        return Draw(lane, low[lane] + draw - (ends - counts)[lane], np.full(count, 1 / ends[-1]))
+        return Draw(lane, draw + (low + counts - ends)[lane], probability)
 
-    def _drawable(self) -> tuple[np.ndarray, np.ndarray]:
+    def _drawable(self, cursors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """int64 ``[L]`` each: lowest index of a lane that may be drawn as ``s_tm1``, and how many from there on."""
-        reserved, committed = self._lanes.cursors.look()
+        reserved, committed = cursors
         low = lowest_drawable(reserved, capacity=self._lanes.capacity, stack=self._lanes.stack)
         return low, np.maximum(committed - self._n_step - low, 0)
 
@@ -155,7 +164,7 @@ def _zero_before_first(frames: np.ndarray, first: np.ndarray) -> None:
     """Zero the frames ``[B, W, ...]`` of a window that are older than the last one marked ``first`` (uint8
     ``[B, stack]``). The steps after ``s_tm1`` stay in its episode, so this serves ``s_t`` too."""
     later = first[:, 1:]
-    if later.any():
+    if np.count_nonzero(later):
         # [b, j] is true where some later frame, up to s_tm1's newest, is the first of its episode.
         older = np.logical_or.accumulate(later[:, ::-1], axis=1)[:, ::-1]
         rows, positions = np.nonzero(older)

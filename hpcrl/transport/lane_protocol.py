@@ -87,14 +87,23 @@ class LaneWriter:
 
     def write(self, records: np.ndarray) -> Program:
         """Append ``records``, contiguous, ``[count, ...]`` with ``record_bytes`` each and ``count <= capacity``."""
-        layout, lane, first = self.layout, self.lane, self.index
-        if len(records) > layout.capacity:
-            raise ValueError(f"a lane of {layout.capacity} records cannot take {len(records)} at once")
-        self.index += len(records)
-        yield Replace(layout.reserved(lane), self.index)
-        places = layout.places(first, len(records))
-        yield tuple(Put(layout.slot(lane, slot), records[begin:end]) for slot, begin, end in places)
-        yield Replace(layout.committed(lane), self.index)
+        return write((self,), (records,))
+
+
+def write(writers: Sequence[LaneWriter], records: Sequence[np.ndarray]) -> Program:
+    """Append to each of several lanes of one window; see `LaneWriter.write`."""
+    puts, reserved, committed = [], [], []
+    for writer, rows in zip(writers, records, strict=True):
+        layout, lane, first = writer.layout, writer.lane, writer.index
+        if len(rows) > layout.capacity:
+            raise ValueError(f"a lane of {layout.capacity} records cannot take {len(rows)} at once")
+        puts += [Put(layout.slot(lane, slot), rows[begin:end]) for slot, begin, end in layout.places(first, len(rows))]
+        writer.index += len(rows)
+        reserved.append(Replace(layout.reserved(lane), writer.index))
+        committed.append(Replace(layout.committed(lane), writer.index))
+    yield tuple(reserved)
+    yield tuple(puts)
+    yield tuple(committed)
 
 
 def look(layout: LanesLayout) -> Program:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, look, overtaken, read
+from hpcrl.transport.lane_protocol import LanesLayout, LaneWriter, look, overtaken, read, write
 from hpcrl.transport.protocol import Get, Program, Replace, round_up
 from hpcrl.transport.window import Window, drive
 
@@ -66,6 +66,8 @@ class HostedLanes:
         """float64, this host's own; see :meth:`show`"""
         self._writers = {lane: LaneWriter(self._layouts[lane % len(hosts)], lane // len(hosts)) for lane in writes}
         self._turn = threading.Lock()
+        self._seen: np.ndarray | None = None
+        """int64 ``[L, 2]``: the cursors as they were seen last"""
 
     def lanes_of(self, host: int) -> int:
         """Lanes that a host holds."""
@@ -85,7 +87,12 @@ class HostedLanes:
         programs = {host: look(layout) for host, layout in enumerate(self._layouts) if layout.lanes}
         for host, seen in self._drive(programs).items():
             cursors[host :: len(self.hosts)] = seen
+        self._seen = cursors
         return cursors[:, 0], cursors[:, 1]
+
+    def recent(self) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`look`, but as they were seen last, say at the end of :meth:`read`; which takes no time."""
+        return (self._seen[:, 0], self._seen[:, 1]) if self._seen is not None else self.look()
 
     def reserved(self) -> np.ndarray:
         """int64 ``[L]``"""
@@ -117,8 +124,12 @@ class HostedLanes:
             h: read(self._layouts[h], place[runs], first[runs], [rows[b] for b in runs.tolist()])
             for h, runs in mine.items()
         }
+        # Its columns may be in use, so a new array.
+        seen = np.zeros((self.num_lanes, 2), np.int64) if self._seen is None else self._seen.copy()
         for h, cursors in self._drive(programs).items():
             reserved[mine[h]] = cursors[place[mine[h]], 0]
+            seen[h :: len(self.hosts)] = cursors
+        self._seen = seen
         return overtaken(reserved, np.maximum(first, 0), self.capacity)
 
     def read_tables(self, wanted: Mapping[int, Sequence[tuple[int, np.ndarray]]]) -> None:
@@ -133,11 +144,12 @@ class HostedLanes:
 
     def write(self, records: Mapping[int, np.ndarray]) -> None:
         """Append records, contiguous ``[count, ...]``, to each of some of this rank's lanes; complete on return."""
-        programs = [
-            (self.hosts[lane % len(self.hosts)], self._writers[lane].write(rows)) for lane, rows in records.items()
-        ]
-        with self._turn:
-            drive(self.window, programs)
+        by_host: dict[int, tuple[list[LaneWriter], list[np.ndarray]]] = {}
+        for lane, rows in records.items():
+            writers, runs = by_host.setdefault(lane % len(self.hosts), ([], []))
+            writers.append(self._writers[lane])
+            runs.append(rows)
+        self._drive({host: write(*parts) for host, parts in by_host.items()})
 
     def go_on(self) -> None:
         """Let this rank's writers go on behind what their lanes hold."""

@@ -96,6 +96,10 @@ class SharedCursors:
         values = self.memory.get(range(2 * self.num_lanes))
         return values[: self.num_lanes], values[self.num_lanes :]
 
+    def recent(self) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`look`."""
+        return self.look()
+
     def reserve(self, lanes: np.ndarray, counts: int) -> np.ndarray:
         """Begin ``counts`` records in each of ``lanes``; no later store of this rank is visible before.
 

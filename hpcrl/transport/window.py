@@ -120,10 +120,14 @@ class Window:
             for offset, row in zip(*operation, strict=True):
                 self.start(Get(offset, row), rank)
             return
-        get, byte = self.win.Get, MPI.BYTE
+        get, byte, in_flight = self.win.Get, MPI.BYTE, self._in_flight.get(rank, 0)
         for offset, row in zip(*operation, strict=True):
-            self._count_request(rank)
+            if in_flight >= self.max_requests:
+                self.win.Flush(rank)
+                in_flight = 0
             get([row, nbytes, byte], rank, [offset, nbytes, byte])
+            in_flight += 1
+        self._in_flight[rank] = in_flight
 
     def _start_transfer(self, kind: type, data: np.ndarray, offset: int, rank: int) -> None:
         transfer = self.win.Put if kind is Put else self.win.Get

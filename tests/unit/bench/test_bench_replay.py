@@ -24,11 +24,9 @@ def test_both_sides_move_the_same_bytes():
     lanes = local_lanes(4, (84, 84), np.uint8, capacity=50, stack=4, n_step=1)
     stepper = Stepper(lanes)
     stepper.append()
-    ring = BareRing.__new__(BareRing)
-    ring.stepper, ring.index = stepper, 0
-    ring.frames = np.zeros((4, 50, 84, 84), np.uint8)
-    ring.actions, ring.rewards = np.zeros((4, 50), np.int32), np.zeros((4, 50), np.float32)
-    ring.flags = [np.zeros((4, 50), np.uint8) for _ in range(4)]
+    ring = BareRing(stepper, capacity=50)
     ring.append()
     np.testing.assert_array_equal(ring.frames[:, 0], lanes.memory["frame"][:, 0])
     assert sum(field[:, 0].nbytes for field in (ring.actions, ring.rewards, *ring.flags)) == 4 * 12
+    s_tm1, *_, s_t = ring.sample()
+    assert s_tm1.shape == s_t.shape == (32, 4, 84, 84)

@@ -27,16 +27,23 @@ class Hosted:
     def __init__(self):
         self.lanes = local_lanes(LANES, (3,), np.int32, capacity=CAPACITY, stack=STACK, n_step=N_STEP)
         self.num_lanes, self.capacity, self.written = LANES, CAPACITY, []
+        self.seen, self.looks = None, 0
         self.tables = [np.zeros(self.lanes_of(host) * table_floats(CAPACITY)) for host in range(2)]
 
     def lanes_of(self, host):
         return len(range(host, LANES, 2))
 
     def look(self):
-        return self.lanes.cursors.look()
+        self.looks += 1
+        self.seen = [cursor.copy() for cursor in self.lanes.cursors.look()]
+        return self.seen
+
+    def recent(self):
+        return self.seen or self.look()
 
     def read(self, lane, first, out):
         out[:], overtaken = self.lanes.read(lane, first, out.shape[1])
+        self.look()
         return overtaken
 
     def write(self, records):
@@ -95,6 +102,26 @@ def test_steps_are_gathered_and_written_together():
     for row in range(64):
         lane, i = writer.index_of(batch.s_tm1[row, -1])
         assert batch.s_t[row, -1].tolist() == list(writer.records[lane][i + 1].frame)
+
+
+def test_batches_are_drawn_by_what_was_seen_after_the_one_before():
+    """Nothing looks at the cursors in between; what writers overwrote meanwhile is found out and drawn again."""
+    hosted, lanes = make()
+    writer, rng = Writer(lanes), np.random.default_rng(0)
+    replay = UniformReplay(lanes, n_step=1, discount=0.9, reward_clip=None)
+    assert replay.sample(1, rng) is None
+    for rounds in range(20):
+        for _ in range(50):
+            writer.step(dict.fromkeys(range(LANES), STEP))
+            lanes.flush()
+        hosted.looks = 0
+        batch = replay.sample(64, rng)
+        assert hosted.looks < 8  # one for each reading
+        for row in range(64):
+            lane, i = writer.index_of(batch.s_tm1[row, -1])
+            assert i > 50 * (rounds + 1) - CAPACITY
+            assert batch.s_t[row, -1].tolist() == list(writer.records[lane][i + 1].frame)
+    assert replay.overwritten > 100
 
 
 def test_priorities_of_new_records_go_out_after_the_records():

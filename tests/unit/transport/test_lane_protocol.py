@@ -190,7 +190,7 @@ def test_lanes_of_a_node_take_the_steps_of_the_program():
     for index in range(2 * capacity + 1):
         log.clear()
         lanes.append(np.array([0]), np.array([[index + 1]]), np.array([0]), np.zeros(1, np.float32), no, no, no)
-        reserve, store, commit = writer.write(np.zeros((1, layout.record_bytes), np.uint8))
+        (reserve,), store, (commit,) = writer.write(np.zeros((1, layout.record_bytes), np.uint8))
         slots = [(put.offset - layout.slot(0, 0)) // layout.record_bytes for put in store]
         assert reserve == Replace(layout.reserved(0), index + 1)
         assert commit == Replace(layout.committed(0), index + 1)
