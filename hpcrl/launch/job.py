@@ -174,7 +174,7 @@ class Job:
 
     def _make_agreement(self) -> None:
         """What synchronous learners share instead of windows: it rides on their meetings."""
-        names = {**self.began, **dict.fromkeys(("stop", "checkpoint", "left", "closed"), 0)}
+        names = {**self.began, **dict.fromkeys(("stop", "checkpoint", "without_replay", "left", "closed"), 0)}
         self.counters = self.reports = self.keep(
             Agreement(self.comm, names=names, own=("written", "held"), note_bytes=RECORD.itemsize)
         )
