@@ -1,6 +1,10 @@
 """What the launcher said about this job, compared with what MPI says."""
 
+import contextlib
+import os
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from hpcrl.errors import MachineError, TopologyError
 from hpcrl.launch.stacks import Library
@@ -12,6 +16,21 @@ SIZE_VARIABLES = {
     "SLURM_NTASKS": "sbatch or salloc",
 }
 """Environment variables with the number of ranks, in the order in which they are believed."""
+
+LINGERING = ("prterun", "prted")
+"""Open MPI's launcher and its daemons: where a network is cut they wait for each other for a quarter of an hour."""
+LAUNCHER_SECONDS = 10
+"""How long the launcher may take to end after its ranks."""
+END_LAUNCHER = """
+for second in $(seq "$2"); do
+    sleep 1
+    kill -0 "$1" || exit
+done
+for signal in TERM TERM TERM KILL; do  # at the first it asks its daemons, and after the third leaves by itself
+    kill -$signal "$1" || exit
+    sleep 1
+done
+"""
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
@@ -87,3 +106,20 @@ def _advice(expected: int, library: Library, environ: Mapping[str, str]) -> str:
         f"This hpcrl runs with {library}; start it with the mpiexec of that same MPI "
         f"(the one in the environment's bin directory): mpiexec -n {expected} hpcrl train ..."
     )
+
+
+def end_lingering_launcher(environ: Mapping[str, str], seconds: int = LAUNCHER_SECONDS) -> None:
+    """To be called where this rank is about to abort the job: see that what started the rank ends, too.
+
+    After an abort Open MPI's launcher waits until the daemons of all hosts have ended their ranks. From a host that is
+    cut off it hears nothing, and so a job whose ranks have all left would last until TCP gives up. The launcher then
+    exits with 1, whatever the code of the abort. A process of its own looks after it, as the launcher ends its ranks.
+    """
+    if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environ.get("OMPI_COMM_WORLD_SIZE"):
+        return  # another MPI's, or all on one host
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{parent}/comm").read_text().strip() in LINGERING:
+            command = ["sh", "-c", END_LAUNCHER, "sh", str(parent), str(seconds)]
+            null = subprocess.DEVNULL  # and not the rank's, whose end the launcher waits for
+            subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)

@@ -21,7 +21,7 @@ from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
 from hpcrl.launch.deadline import seconds_left
-from hpcrl.launch.launcher import check_world_size
+from hpcrl.launch.launcher import check_world_size, end_lingering_launcher
 from hpcrl.launch.memory_limits import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
@@ -262,5 +262,6 @@ def _end_job(comm, events: Path, message: str, code: int) -> None:
     os.write(2, message.encode())
     with contextlib.suppress(OSError), open(events, "a") as file:
         file.write(message)
+    end_lingering_launcher(os.environ)
     time.sleep(ABORT_DELAY_SECONDS)
     comm.Abort(code)

@@ -55,11 +55,13 @@ def test_a_cut_of_a_few_seconds_is_survived(hosts, tmp_path):
         wait_for_updates(job, tmp_path / "run", updates_of(tmp_path / "run") + 100, seconds=40)
 
 
-@pytest.mark.xfail(is_open_mpi(), run=False, reason="Open MPI's mpiexec is still there a minute later: cause not found")
 @pytest.mark.parametrize("placement", [{"h1": 2, "h2": 2}, pytest.param({"h1": 1, "h2": 2}, marks=pytest.mark.long)])
 def test_a_network_cut_for_good_ends_the_job_with_the_stalled_code(placement, hosts, tmp_path):
     limits = ["run.heartbeat_seconds=2.0", "run.stall_seconds=8.0"]
     with training_job(hosts, placement, tmp_path / "run", *limits) as job:
         hosts.cut("h2")
         _, err = job.communicate(timeout=60)
-        assert job.returncode == EXIT_STALLED, err
+        assert "run.stall_seconds" in err
+        # Open MPI's launcher waits for the hosts that are cut off until it is ended itself, and then says 1.
+        assert job.returncode == (1 if is_open_mpi() else EXIT_STALLED), err
+        assert not hosts.ranks("h1")

@@ -1,5 +1,9 @@
 """N accidental jobs of one rank are refused with the command that would have worked."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from hpcrl.errors import EXIT_CONFIG, MachineError, TopologyError
@@ -89,3 +93,20 @@ def test_the_rank_is_known_before_mpi():
     assert launcher_rank({"SLURM_PROCID": "3"}) == "3"
     assert launcher_rank({"PMI_RANK": "1", "SLURM_PROCID": "0"}) == "1"
     assert launcher_rank({}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks_here", "ends"), [("prterun", 2, True), ("prterun", 4, False), ("bash", 2, False)]
+)
+def test_a_launcher_that_outlives_the_job_is_ended(name, ranks_here, ends):
+    rank = (
+        "from hpcrl.launch.launcher import end_lingering_launcher\n"
+        f"end_lingering_launcher({{'OMPI_COMM_WORLD_SIZE': '4', 'OMPI_COMM_WORLD_LOCAL_SIZE': '{ranks_here}'}}, 1)\n"
+    )
+    launcher = (
+        "import subprocess, sys, time\n"
+        f"open('/proc/self/comm', 'w').write({name!r})\n"
+        f"subprocess.run([sys.executable, '-c', {rank!r}], check=True)\n"
+        f"time.sleep({60 if ends else 2})\n"
+    )
+    assert subprocess.run([sys.executable, "-c", launcher], timeout=50).returncode == (-signal.SIGTERM if ends else 0)
