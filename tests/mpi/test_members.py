@@ -35,6 +35,30 @@ def test_learns_catch(member, tmp_path):
     assert rows["mean_return"].max() >= LEARNED, rows["mean_return"]
 
 
+CARTPOLE = {
+    "DQN": (),
+    "C51": ("network.atoms=51", "network.support=[0.0, 100.0]"),
+    "epsilon-Rainbow": ("network.atoms=51", "network.support=[0.0, 100.0]"),
+    "PQN": (
+        *("policy.horizon_steps=32", "policy.epochs=4", "learning.learning_rate=1e-3"),
+        *("exploration.decay_length=30_000", "run.total_frames=150_000"),
+    ),
+}
+"""What each needs besides its own keys, where a return is up to 100."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("member", CARTPOLE)
+def test_learns_cartpole(member, tmp_path):
+    alone = ["topology.layout=serial", "topology.evaluators=1", "run.evaluation_period_updates=500"]
+    alone += ["run.evaluation_episodes=20", "run.total_frames=60_000"]
+    config = CONFIG.with_name("cartpole_bundled.toml")
+    done = train(0, config, tmp_path / "run", *alone, *MEMBERS[member], *CARTPOLE[member], timeout=600)
+    assert done.returncode == 0, done.stderr
+    rows = read_runlog(tmp_path / "run", "evaluations")
+    assert rows["mean_return"].max() >= 475, rows["mean_return"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("member", "way"), CELLS, ids=[f"{member}-{way}" for member, way in CELLS])
 def test_runs_in_this_layout(member, way, tmp_path):

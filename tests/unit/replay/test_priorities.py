@@ -53,6 +53,32 @@ def test_a_table_equals_a_dictionary(data, capacity):
     assert priorities.dropped == dropped
 
 
+@pytest.mark.parametrize("operations", [50_000, pytest.param(3_000_000, marks=pytest.mark.long)])
+def test_sums_do_not_drift(operations):
+    """Random errors over sixteen orders of magnitude, and records overwritten meanwhile, against brute force."""
+    num_lanes, capacity, stack, batch = 3, 4 * BLOCK_SLOTS - 5, 3, 500
+    priorities, rng = table(num_lanes, capacity, stack), np.random.default_rng(0)
+    expected = np.zeros((num_lanes, capacity))
+    owner = np.full((num_lanes, capacity), -1)
+    reserved = np.full(num_lanes, capacity)
+    for _ in range(operations // batch):
+        reserved += rng.integers(40, size=num_lanes)
+        priorities.forget(reserved)
+        low = reserved - (capacity - 2) + stack - 1
+        expected[owner < low[:, None]] = 0
+        lane = rng.integers(num_lanes, size=batch)
+        index = rng.integers(low[lane], reserved[lane])
+        delta = 10 ** rng.uniform(-8, 8, batch)
+        priorities.set(lane, index, delta)
+        for k, i, d in zip(lane, index, delta, strict=True):
+            expected[k, i % capacity], owner[k, i % capacity] = d + PRIORITY_FLOOR, i
+    np.testing.assert_array_equal(priorities.by_slot(), expected)
+    padded = np.zeros((num_lanes, blocks_per_lane(capacity) * BLOCK_SLOTS))
+    padded[:, :capacity] = expected
+    np.testing.assert_allclose(priorities.block_sums, padded.reshape(-1, BLOCK_SLOTS).sum(axis=1), rtol=1e-13)
+    assert priorities.dropped == 0
+
+
 def test_what_has_no_error_gets_the_highest_priority_so_far():
     priorities = table(alpha=0.5)
     place = np.zeros(3, np.int64), np.arange(3)
