@@ -215,6 +215,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
         {
             "config": (job.run_dir / "config.toml").read_text(),
             "seed": config.run.seed,
+            "protocol": config.env.protocol,
             "command_line": job.command_line,
             **({"layers": json.dumps([layer.name for layer in layers_of(job.network())])} if config.log.norms else {}),
             **resumed,
