@@ -78,7 +78,7 @@ def page() -> str:
         "# Algorithms, layouts and ways of updating",
         "",
         "Each cell with a tick is run on catch by a test (`bash tests/run.sh --long tests/mpi/test_members.py`), and",
-        "every algorithm but A2C has to learn it there in the serial layout, from 6,500 steps. Replay memories are those",
+        "every algorithm but A2C has to learn it in the serial layout, from 6,500 steps. Replay memories are those",
         "of bundles or nodes (local), or one on the server ranks (global). An algorithm is DQN with these keys:",
         "",
         "| algorithm | keys, as the tests set them |",

