@@ -276,6 +276,9 @@ class PolicyConfig(Section):
     normalize_advantages: Bool = Field(True, description="to mean 0 and deviation 1 in each minibatch (a2c: false)")
     value_weight: Float = Field(0.5, ge=0, description="of the value loss, half the squared error (a2c: 0.25)")
     entropy_weight: Float = Field(0.01, ge=0, description="of the policy's entropy, which is rewarded")
+    gradient_diversity: Bool = Field(
+        False, description="log how unlike the gradients of the halves of a minibatch are; two passes instead of one"
+    )
     evaluation: Literal["draw", "mode"] = Field(
         "draw", description="actions when evaluating: drawn from the policy, or its most probable ones"
     )

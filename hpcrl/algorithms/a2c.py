@@ -44,6 +44,17 @@ class Losses(NamedTuple):
     """share of the steps with ``|r - 1| > clip``"""
     gradient_norm: float
     """before it is clipped"""
+    diversity: float
+    """of the gradients of its two halves, see `gradient_diversity`; NaN where they are not compared"""
+
+
+def gradient_diversity(*gradients: torch.Tensor) -> torch.Tensor:
+    """``sum of |g_i|^2 / |sum of g_i|^2`` (Yin et al. 2018, definition 1).
+
+    Of two gradients, 1/2 where they are the same, so that one of them would have done; 1 where they are orthogonal, so
+    that each has told something of its own; more where they contradict each other (Accelerated Methods, section 5.5).
+    """
+    return sum(g.square().sum() for g in gradients) / sum(gradients).square().sum()
 
 
 class A2c:
@@ -62,6 +73,8 @@ class A2c:
         The whole gradient is scaled down to this norm; 0 leaves it alone.
     dtype : torch.dtype
         Arithmetic of the network's body; losses are float32.
+    compares_halves : bool
+        The gradient is made of those of two halves of the steps, whose diversity it tells.
     """
 
     def __init__(
@@ -74,10 +87,11 @@ class A2c:
         normalizes: bool,
         max_gradient_norm: float,
         dtype: torch.dtype,
+        compares_halves: bool = False,
     ):
         self.online, self.distribution = online, distribution
         self.value_weight, self.entropy_weight, self.normalizes = value_weight, entropy_weight, normalizes
-        self.max_gradient_norm, self.dtype = max_gradient_norm, dtype
+        self.max_gradient_norm, self.dtype, self.compares_halves = max_gradient_norm, dtype, compares_halves
 
     def gradient(self, experience: Experience) -> Losses:
         """Gradient of the mean loss, into ``online.flat.gradients``."""
@@ -87,8 +101,28 @@ class A2c:
         )
         if self.normalizes:
             advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-        flat.zero_gradients()
-        with autocast(device, self.dtype):
+        tensors, diversity = (observation, action, log_mu, advantage, target), torch.tensor(torch.nan)
+        if self.compares_halves and len(advantage) > 1:
+            halves = zip(*(tensor.chunk(2) for tensor in tensors), strict=True)
+            shares, statistics, gradients = [], [], []
+            for half in halves:
+                shares.append(len(half[0]) / len(advantage))
+                statistics.append(shares[-1] * self._backward(*half))
+                gradients.append(flat.gradients.clone())
+            diversity = gradient_diversity(*gradients)
+            torch.add(shares[0] * gradients[0], gradients[1], alpha=shares[1], out=flat.gradients)
+            means = sum(statistics)
+        else:
+            means = self._backward(*tensors)
+        norm = flat.gradients.norm()
+        if self.max_gradient_norm:
+            clip_norm(flat.gradients, self.max_gradient_norm)
+        return Losses(*means.tolist(), norm.item(), diversity.item())
+
+    def _backward(self, observation, action, log_mu, advantage, target) -> torch.Tensor:
+        """Gradient of the mean loss of these steps; float32 ``[7]``, the first members of `Losses`."""
+        self.online.flat.zero_gradients()
+        with autocast(self.online.device, self.dtype):
             outputs, value = self.online.network(observation)
         log_ratio = self.distribution.log_probability(outputs, action) - log_mu
         policy_loss = self.policy_loss(log_ratio, advantage).mean()
@@ -96,14 +130,10 @@ class A2c:
         entropy = self.distribution.entropy(outputs).mean()
         loss = policy_loss + self.value_weight * value_loss - self.entropy_weight * entropy
         loss.backward()
-        norm = flat.gradients.norm()
-        if self.max_gradient_norm:
-            clip_norm(flat.gradients, self.max_gradient_norm)
         with torch.no_grad():
             off_policy = log_ratio.exp() - 1
             kl, clipped = (off_policy - log_ratio).mean(), self.clipped(off_policy)
-            means = loss, value.mean(), policy_loss, value_loss, entropy, kl, clipped, norm
-            return Losses(*torch.stack(means).tolist())
+            return torch.stack((loss, value.mean(), policy_loss, value_loss, entropy, kl, clipped))
 
     def policy_loss(self, log_ratio: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
         """``- log pi(a) A``, float32 ``[B]``; ``log_ratio`` is ``log pi(a)`` up to a constant."""

@@ -25,8 +25,9 @@ from hpcrl.sampling.rollout import Rollout
 from hpcrl.sampling.sampler import Sampler
 
 SIMULATORS = (8, 32, 128)
-HORIZON = 16
-PAIRS = 5
+ROLLOUT_STEPS = 256
+"""of all simulators together"""
+PAIRS = 3
 SECONDS = 1.0
 
 
@@ -45,7 +46,7 @@ def run(json_path: Path | None = None) -> None:
     rows: list[bench.Row] = []
     for simulators in SIMULATORS:
         rows += measure(simulators, threads)
-    notes = [f"{threads} threads; medians of {PAIRS} turns of {SECONDS:g} s each, in rollouts of {HORIZON} steps"]
+    notes = [f"{threads} threads; medians of {PAIRS} turns of {SECONDS:g} s each, in rollouts of {ROLLOUT_STEPS} steps"]
     bench.print_rows(rows, title="hpcrl bench sampler", header=bench.machine(), notes=notes, console=Console())
     if json_path is not None:
         bench.write_json(rows, json_path)
@@ -107,7 +108,7 @@ def make_sampler(simulators: int, groups: int, threads: int, policy) -> Sampler:
     for env in envs:
         env.reset()
     rollout = Rollout(
-        HORIZON,
+        ROLLOUT_STEPS // simulators,
         simulators,
         observation_shape=(4, 84, 84),
         observation_dtype=np.uint8,
@@ -122,7 +123,7 @@ def fill(sampler: Sampler) -> int:
     while not sampler.rollout.full:
         sampler.step()
     sampler.begin()
-    return HORIZON * sampler.rollout.num_envs
+    return ROLLOUT_STEPS
 
 
 def bare_simulation(simulators: int, threads: int) -> Callable[[], int]:
@@ -134,9 +135,9 @@ def bare_simulation(simulators: int, threads: int) -> Callable[[], int]:
     rng = np.random.default_rng(0)
 
     def steps() -> int:
-        for _ in range(HORIZON):
+        for _ in range(ROLLOUT_STEPS // simulators):
             env.step(rng.integers(6, size=simulators))
-        return HORIZON * simulators
+        return ROLLOUT_STEPS
 
     return steps
 
@@ -146,9 +147,9 @@ def bare_inference(policy: SampledPolicy, simulators: int) -> Callable[[], int]:
     observation = np.random.default_rng(0).integers(256, size=(simulators, 4, 84, 84), dtype=np.uint8)
 
     def steps() -> int:
-        for _ in range(HORIZON):
+        for _ in range(ROLLOUT_STEPS // simulators):
             policy.decide(observation)
-        return HORIZON * simulators
+        return ROLLOUT_STEPS
 
     return steps
 

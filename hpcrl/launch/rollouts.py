@@ -120,6 +120,7 @@ def _algorithm(job: "Job") -> A2c | Pqn:
         # Of synchronous learners the average is clipped, by what makes it.
         "max_gradient_norm": 0.0 if job.synchronous else learning.max_gradient_norm,
         "dtype": job.dtype,
+        "compares_halves": policy.gradient_diversity,
     }
     if learning.algorithm == "a2c":
         return A2c(job.online, make_distribution(job.spec), **arguments)

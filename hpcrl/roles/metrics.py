@@ -26,6 +26,7 @@ FIELDS = {
         "kl",
         "clipped",
         "gradient_norm",
+        "diversity",
         "explained_variance",
         "lag",
         "global_update",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hpcrl.algorithms.a2c import A2c, Experience
+from hpcrl.algorithms.a2c import A2c, Experience, Losses
 from hpcrl.algorithms.pqn import Pqn
 from hpcrl.algorithms.returns import generalized_advantages
 from hpcrl.networks import Replica
@@ -16,7 +16,7 @@ from hpcrl.roles.updates import Fate, Update
 from hpcrl.sampling.sampler import Sampler
 from hpcrl.seeding import generator_state, restore_generator
 
-STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "gradient_norm", "explained_variance", "lag")
+STATISTICS = (*Losses._fields[2:], "explained_variance", "lag")
 
 
 class PolicyLearner:

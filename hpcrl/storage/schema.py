@@ -162,6 +162,9 @@ TABLES: dict[str, dict[str, Column]] = {
         "kl": Column("f8", "nats", "from the policy that acted to the learner's, estimated by r - 1 - log r"),
         "clipped": Column("f8", "1", "share of the steps whose ratio r is beyond PPO's clip"),
         "gradient_norm": Column("f8", "1", "before it is clipped"),
+        "diversity": Column(
+            "f8", "1", "of the gradients of two halves of a minibatch: 0.5 alike, 1 orthogonal; NaN: not compared"
+        ),
         "explained_variance": Column("f8", "1", "of the returns, by the values of the network that acted"),
         "lag": Column("f8", "updates", "between the parameters that acted and those that learn"),
     },

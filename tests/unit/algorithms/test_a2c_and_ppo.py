@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcrl.algorithms.a2c import A2c, Experience
+from hpcrl.algorithms.a2c import A2c, Experience, gradient_diversity
 from hpcrl.algorithms.policy_gradient import Categorical, DiagonalGaussian, SampledPolicy
 from hpcrl.algorithms.ppo import Ppo
 from hpcrl.networks import FlatParameters, make_policy_network
@@ -113,3 +113,26 @@ def test_taking_rows():
     some = experience.take(np.array([5, 1]))
     np.testing.assert_array_equal(some.advantage, experience.advantage[[5, 1]])
     assert some.observation.shape == (2, 1, 5)
+
+
+@pytest.mark.parametrize("kind", [A2c, Ppo])
+@pytest.mark.parametrize("steps", [40, 7])
+def test_two_halves_make_the_same_gradient_and_tell_their_diversity(kind, steps):
+    algorithm, experience = make(kind, normalizes=True)
+    move(algorithm)
+    experience = experience.take(np.arange(steps))
+    whole = algorithm.gradient(experience)
+    gradient = algorithm.online.flat.gradients.clone()
+    assert np.isnan(whole.diversity)
+    algorithm.compares_halves = True
+    halves = algorithm.gradient(experience)
+    torch.testing.assert_close(algorithm.online.flat.gradients, gradient, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(halves[:8], whole[:8], rtol=1e-4, atol=1e-6)
+    assert halves.diversity >= 0.5
+
+
+def test_diversity_by_hand():
+    x, y = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
+    assert gradient_diversity(x, x) == 0.5
+    assert gradient_diversity(x, y) == 1.0
+    assert gradient_diversity(x, -0.5 * x) == pytest.approx(5.0)

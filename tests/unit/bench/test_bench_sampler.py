@@ -3,13 +3,19 @@
 import pytest
 import torch
 
+from hpcrl.bench import sampler as sampler_bench
 from hpcrl.bench.sampler import RandomPolicy, fill, make_sampler, measure
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(sampler_bench, "ROLLOUT_STEPS", 8)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_rollout_of_it_is_of_pong(groups):
     sampler = make_sampler(2, groups, 1, RandomPolicy(6))
-    assert fill(sampler) == 2 * 16
+    assert fill(sampler) == 8 == sampler.rollout.valid.size
     assert sampler.rollout.observation.any()
     assert sampler.at_start
     for group in sampler.groups:
