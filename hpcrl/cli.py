@@ -64,6 +64,10 @@ def plan(
     cores_per_node: Annotated[int, typer.Option(min=0, help="Cores of a node; 0: as many as here.")] = 0,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of a node.")] = 0,
     updates_per_second: Annotated[float, typer.Option(min=0, help="Global updates per second to assume.")] = 100.0,
+    array: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also what one such job for each line of FILE will cost.")
+    ] = None,
+    like: Annotated[Path | None, typer.Option(metavar="RUN", help="With --array: a run that has its rates.")] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List every configuration key instead.")] = False,
 ) -> None:
     """Print the rank map and what it will need, without MPI and before anything is allocated."""
@@ -91,7 +95,22 @@ def plan(
     sys.stdout.flush()
     from hpcrl.launch.sizes import forecast_of
 
-    typer.echo("\n" + _render(rank_map, forecast_of(loaded, rank_map, updates_per_second)))
+    forecast = forecast_of(loaded, rank_map, updates_per_second)
+    typer.echo("\n" + _render(rank_map, forecast))
+    if array:
+        if like is None:
+            raise ConfigError("expected --like RUN with --array: a run whose rates the costs are worked out from")
+        from hpcrl.analysis import load as load_run
+        from hpcrl.launch.array import cost, measure, read_games
+
+        measured, games = measure(load_run(like)), read_games(array)
+        cores = nodes * cores_per_node or ranks
+        of_all = cost(loaded, rank_map, forecast, measured, jobs=len(games), cores=cores)
+        typer.echo(
+            f"{of_all.jobs} jobs like {like} ({measured.frames_per_second:,.0f} frames/s, {measured.actors} actors, "
+            f"taken to grow with their number): {of_all.hours:,.1f} h each on {cores} cores, "
+            f"{of_all.core_hours:,.0f} core-hours, {_bytes(of_all.disk_bytes)} of checkpoints in all"
+        )
 
 
 @app.command()
