@@ -84,7 +84,7 @@ def action_values(agent: Agent, network: torch.nn.Module, observation: np.ndarra
         raise ConfigError(f"expected an agent of discrete actions, got one of {config.env.id}")
     with torch.inference_mode():
         outputs = network(torch.from_numpy(observation))
-        if config.learning.uses_replay:
+        if config.learning.has_action_values:
             from hpcrl.launch.sizes import learning_rule
 
             return learning_rule(config).q(outputs.float())[0].numpy()

@@ -142,10 +142,12 @@ def test_games_have_the_names_of_the_score_tables(env_id, game):
     assert game_name(env_id) == game
 
 
-def test_loading_needs_neither_mpi_nor_torch_nor_pandas():
+def test_loading_reporting_and_exporting_need_neither_mpi_nor_torch_nor_pandas(tmp_path):
     code = f"""
-import sys, hpcrl.analysis
-hpcrl.analysis.load({str(GOLDEN)!r})
+import sys, pathlib, hpcrl.analysis, hpcrl.analysis.report, hpcrl.analysis.export
+run = hpcrl.analysis.load({str(GOLDEN)!r})
+hpcrl.analysis.report.report([run])
+hpcrl.analysis.export.to_csv(run, pathlib.Path({str(tmp_path)!r}))
 print([m for m in ("mpi4py", "torch", "pandas", "matplotlib", "gymnasium") if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from hpcrl.config import from_dict
 from hpcrl.errors import ConfigError
 from hpcrl.launch import record as recording
-from hpcrl.launch.agents import load_agent
+from hpcrl.launch.agents import Agent, load_agent
+from hpcrl.launch.sizes import new_network
 
 pytest.importorskip("PIL", reason="pillow is not installed (it comes with matplotlib)")
 
@@ -22,6 +25,18 @@ def test_a_picture_for_each_step_of_the_episode():
     assert not np.array_equal(shown[0][0], shown[1][0])
     again = list(recording.pictures(agent, protocol="own", epsilon=0.0, seed=1))
     assert all(np.array_equal(one, other) for (one, _), (other, _) in zip(shown, again, strict=True))
+
+
+def test_a_policy_is_filmed_and_evaluated_as_well():
+    config = from_dict(
+        {"env": {"id": "CartPole-v1", "simulators": 2}, "network": {"kind": "mlp"}, "learning": {"algorithm": "ppo"}}
+    )
+    params = torch.nn.utils.parameters_to_vector(new_network(config).parameters()).detach().numpy()
+    agent = Agent(config, params, 0, "new")
+    observation = np.zeros((1, 1, 4), np.float32)
+    assert recording.action_values(agent, agent.network(), observation).sum() == pytest.approx(1)
+    picture, points = next(recording.pictures(agent, protocol="own", epsilon=0.0, seed=1))
+    assert (picture.shape[2], points) == (3, 1.0)
 
 
 def test_the_bar_of_the_chosen_action_is_marked_and_lengths_follow_the_values():
