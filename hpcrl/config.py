@@ -292,9 +292,10 @@ class LearningConfig(Section):
         pattern=rf"^(dqn|a2c|ppo|pqn|{MODULE_ATTRIBUTE})$",
         description='"dqn", "a2c", "ppo", "pqn" (the last three use [policy]), or "module:attribute", made as dqn is',
     )
-    update: Literal["server", "allreduce"] = Field(
+    update: Literal["server", "store", "allreduce"] = Field(
         "server",
-        description="server: each applies gradients to its shard; allreduce: learners apply their average, all alike",
+        description="who applies gradients: each server to its shard; learners in turn to what servers store; "
+        "or all learners their average (allreduce)",
     )
     discount: Float = Field(0.99, ge=0, le=1, description="discount per step")
     batch_size: Int = Field(32, ge=1, description="transitions per minibatch")
@@ -373,6 +374,9 @@ class LearnerConfig(Section):
 
     pipeline: Int = Field(0, ge=0, le=1, description="0: pull when the last push is consumed; 1: overlap them")
     pull_period_updates: Int = Field(1, ge=1, description="own updates between two pulls of the parameters")
+    sync_period_updates: Int = Field(
+        1, ge=1, description="store: own updates between two visits to the central parameters; above 1 with adam only"
+    )
     reduce: Literal["auto", "mpi", "gloo", "nccl"] = Field(
         "auto",
         description="allreduce: what sums gradients inside a node, MPI between nodes; auto: nccl on GPUs, else mpi",
@@ -417,6 +421,7 @@ class ServerConfig(Section):
     staleness_bound_updates: Int = Field(
         0, ge=0, description="older gradients are dropped; 0 = 4 x (learners + longest virtual delay) (ours)"
     )
+    chunks: Int = Field(3, ge=1, description="store: parts of each shard with a lock of their own")
     slots: Int = Field(4, ge=3, description="published copies per shard")
     window_flavour: Literal["allocate", "create"] = Field("allocate", description="how MPI windows get their memory")
     max_requests_in_flight: Int = Field(64, ge=1, description="outstanding one-sided requests per peer")

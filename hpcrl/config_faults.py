@@ -76,7 +76,7 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
     yield from _topology_faults(config.topology)
     yield from _env_faults(config.env)
     yield from _replay_faults(config) if config.learning.uses_replay else _policy_faults(config)
-    yield from _allreduce_faults(config)
+    yield from _update_faults(config)
     run, exploration, learning = config.run, config.exploration, config.learning
     if run.stall_seconds <= run.heartbeat_seconds:
         yield (
@@ -156,11 +156,16 @@ def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
         yield ("topology.monitor", "topology.layout"), "expected 'shared' in the serial layout, got 'own'"
 
 
-def _allreduce_faults(config: "Config") -> Iterator[Fault]:
-    """Keys that mean nothing to synchronous learners, or that would let them wait for each other for ever."""
-    if config.learning.update != "allreduce":
-        return
-    only = {
+ALLOWED: dict[str, dict[str, tuple]] = {
+    "server": {"learner.sync_period_updates": (1,)},
+    "store": {
+        "run.lock_step": (False,),
+        "log.apply_order": (False,),
+        "learning.virtual_delay": ("",),
+        "learner.pipeline": (0,),
+        "learner.pull_period_updates": (1,),
+    },
+    "allreduce": {
         "topology.layout": ("sampler_learner", "serial"),
         "topology.servers": (1,),
         "topology.evaluators": (0, 1),
@@ -171,16 +176,29 @@ def _allreduce_faults(config: "Config") -> Iterator[Fault]:
         "learning.virtual_delay": ("",),
         "learner.pipeline": (0,),
         "learner.pull_period_updates": (1,),
-    }
-    for key, values in only.items():
+        "learner.sync_period_updates": (1,),
+    },
+}
+"""The only values that a way of updating has a meaning for."""
+
+
+def _update_faults(config: "Config") -> Iterator[Fault]:
+    """Keys that mean nothing to the way of updating, or under which ranks would wait for each other for ever."""
+    update = config.learning.update
+    for key, values in ALLOWED[update].items():
         section, name = key.split(".")
         value = getattr(getattr(config, section), name)
         if value not in values:
-            wanted = " or ".join(map(repr, values))
             yield (
                 (key, "learning.update"),
-                f"expected {wanted} with learning.update = 'allreduce', which has no servers, got {value!r}",
+                f"expected {' or '.join(map(repr, values))} with learning.update = {update!r}, got {value!r}",
             )
+    if update == "store" and config.learner.sync_period_updates > 1 and config.learning.optimizer != "adam":
+        yield (
+            ("learner.sync_period_updates", "learning.optimizer"),
+            f"expected 1 with optimizer {config.learning.optimizer!r}, as only adam has a rule for several steps "
+            f"between two visits to the store, got {config.learner.sync_period_updates}",
+        )
 
 
 def _env_faults(env: "EnvConfig") -> Iterator[Fault]:

@@ -43,5 +43,11 @@ class TransportError(HpcrlError):
     """One-sided communication failed or timed out."""
 
 
+class StalledError(TransportError):
+    """What this rank waits for does not come, and the job cannot go on without it."""
+
+    exit_code = EXIT_STALLED
+
+
 class StorageError(HpcrlError):
     """A run directory, checkpoint or log cannot be read or written."""

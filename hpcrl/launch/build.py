@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcrl.algorithms.exploration import ladder, linear, scale
+from hpcrl.algorithms.exploration import ladder, linear
 from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.algorithms.making import replay_algorithm
 from hpcrl.algorithms.optimizers import Optimizer
@@ -18,10 +18,11 @@ from hpcrl.config import Config
 from hpcrl.launch.deadline import expected_checkpoint_seconds, seconds_left
 from hpcrl.launch.job import STATELESS_KINDS, Job
 from hpcrl.launch.learners import (
-    batch_of_update,
     check_networks,
+    learning_rate_schedule,
     make_replicated,
     make_secondary,
+    make_store_server,
     make_update,
     optimizer_rule,
     restored_shard,
@@ -49,6 +50,7 @@ from hpcrl.roles.stopping import Deadline
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.roles.writer import Writer
 from hpcrl.storage.runlog import RunLog
+from hpcrl.transport.waiting import wait_for_all
 
 # One maker for each kind of role ------------------------------------------------------------------------------------
 
@@ -58,8 +60,8 @@ def make_server(job: Job, index: int) -> Shard:
 
     Synchronous learners have none: the first of them stands for it.
     """
-    if job.parameters is not None:
-        return job.parameters
+    if job.server is not None:
+        return job.server
     learning, config = job.config.learning, job.config
     begin, end = job.bounds[index], job.bounds[index + 1]
     initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
@@ -81,22 +83,6 @@ def make_server(job: Job, index: int) -> Shard:
         server.restore(restored_shard(job, begin, end))
     server.publish()
     return server
-
-
-def learning_rate_schedule(job: Job) -> Callable[[int], float]:
-    """``learning_rate(version)`` of the configuration."""
-    learning, simulators = job.config.learning, job.config.env.simulators * job.plan.num("actor")
-    size = batch_of_update(job) if learning.learning_rate_scaling_by == "batch_size" else simulators
-    factor = scale(learning.learning_rate_scaling, size, learning.learning_rate_scaling_reference)
-    fall = partial(
-        linear,
-        start=factor * learning.learning_rate,
-        end=factor * learning.learning_rate_final,
-        length=learning.learning_rate_decay_length,
-    )
-    if learning.learning_rate_decay == "updates":
-        return fall
-    return lambda version: fall(job.frames())
 
 
 def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
@@ -296,8 +282,12 @@ def make_roles(job: Job) -> list:
     if job.plan.layout == "split" and job.config.replay.place == "local":
         _split_memories(job)
     if job.synchronous:
-        job.parameters = make_replicated(job, learning_rate_schedule(job))
-        job.params, job.targets = job.parameters.vectors()
+        job.server = make_replicated(job)
+        job.params, job.targets = job.server.vectors()
+    elif job.store:
+        if job.comm.rank in job.servers:
+            job.server = make_store_server(job, job.servers.index(job.comm.rank))
+        wait_for_all(job.comm)  # learners begin with what is in the store
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
     if job.config.secondary.batch_size:
         roles.append(make_secondary(job))

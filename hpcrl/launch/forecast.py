@@ -108,6 +108,8 @@ class Sizes:
     """gradients of one learner that a server can hold"""
     optimizer_vectors: int
     """see :func:`optimizer_vectors`"""
+    stored: bool
+    """parameters and moments are stored once, for learners to overwrite, and nothing is pushed to servers"""
     virtual_delay: int
     """longest, in updates: copies of old parameters that a learner keeps"""
 
@@ -119,7 +121,7 @@ class Periods:
     training_intensity: float
     """transitions trained per step acted"""
     pull_period_updates: int
-    """learner's own updates"""
+    """learner's own updates; between two visits to stored parameters likewise"""
     sync_period_steps: int
     """steps of each simulator"""
     target_period_updates: int
@@ -192,7 +194,13 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             state = shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
             # A checkpoint copies the state; before that, a server makes the whole network to begin with.
             private += OPTIMIZER_BYTES + max(2 * state, state + 2 * vector_bytes)
-            shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
+            if sizes.stored:
+                reads = any(
+                    {role.kind for role in r.roles} & {"actor", "evaluator"} and not _learns(r) for r in plan.ranks
+                )
+                shared += shard_bytes * (1 + sizes.optimizer_vectors + TARGET_SLOTS + reads * sizes.slots)
+            else:
+                shared += shard_bytes * (sizes.slots + TARGET_SLOTS + sizes.gradient_slots * plan.num("learner"))
         elif role.kind == "replay_host":
             (memory,) = plan.memories
             lanes = len(memory.actors) * sizes.simulators
@@ -217,6 +225,10 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
     return RankForecast(rank.rank, private, shared)
 
 
+def _learns(rank: RankPlan) -> bool:
+    return any(role.kind == "learner" for role in rank.roles)
+
+
 def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: float) -> tuple[float, float]:
     """Whole vectors that a rank pushes and pulls per second.
 
@@ -229,8 +241,11 @@ def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: 
     pushes = wanted = targets = 0.0
     if "learner" in kinds:
         pushes = updates / learners
-        wanted += pushes / periods.pull_period_updates
         targets = min(pushes, updates / periods.target_period_updates)
+        if sizes.stored:  # each visit reads and overwrites everything, and the actor of the rank needs nothing more
+            visited = pushes / periods.pull_period_updates * (1 + sizes.optimizer_vectors)
+            return visited, visited + targets
+        wanted += pushes / periods.pull_period_updates
     if "actor" in kinds:
         steps = updates * sizes.batch_size / periods.training_intensity
         wanted += steps / (actors * sizes.simulators * periods.sync_period_steps)

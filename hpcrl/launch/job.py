@@ -17,6 +17,7 @@ from hpcrl.algorithms.rules import Rule
 from hpcrl.config import Config
 from hpcrl.envs import env_spec, make_env
 from hpcrl.launch.delays import delay_distribution
+from hpcrl.launch.learners import make_store
 from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_memory
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
@@ -30,7 +31,8 @@ from hpcrl.roles.heartbeat import Heartbeat
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.norms import LayerNorms
 from hpcrl.roles.parameter_server import HEADER_WORDS
-from hpcrl.roles.replicated import OwnReplica, ReplicatedParameters
+from hpcrl.roles.replicated import OwnReplica
+from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import StopFlag
 from hpcrl.sampling.sampler import Sampler
 from hpcrl.seeding import generator, seed_sequence, torch_seed
@@ -39,6 +41,7 @@ from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.ring import Rings
+from hpcrl.transport.store import ChunkStore
 from hpcrl.transport.waiting import wait_for_all
 
 REPORT_RECORDS = 256
@@ -68,10 +71,15 @@ class Job:
     end: Callable[[str, int], None]
     """``end(message, exit_code)`` ends all ranks at once."""
     wall_seconds: float = field(init=False)
+    params: ShardedVector | None = field(init=False, default=None)
+    """What replicas follow; None where all of them are their learner's own."""
     hosted_part: HostedPart | None = field(init=False, default=None)
     """What this rank holds of a global replay memory."""
-    parameters: ReplicatedParameters | None = field(init=False, default=None)
-    """All parameters, where learners are synchronous."""
+    server: Shard | None = field(init=False, default=None)
+    """This rank's server, where it had to be made before the learners: of synchronous ones, which hold all, or of a
+    store."""
+    store: ChunkStore | None = field(init=False, default=None)
+    """The central parameters, where learners overwrite them in turn."""
     memory_comm: MPI.Intracomm | None = field(init=False, default=None)
     """The ranks that share the memory of a node, where memories are of nodes and this rank uses one."""
 
@@ -107,6 +115,7 @@ class Job:
             self._make_windows()
             if comm.rank == self.counters.owner:
                 self.counters.set("total_frames", self.began["total_frames"])
+                self.counters.set("global_update", self.began["global_update"])
         wait_for_all(comm)
         self.stop = StopFlag(self.counters, self.stop_request)
         self.reporter = Reporter(
@@ -135,23 +144,30 @@ class Job:
             "flavour": config.server.window_flavour,
             "max_requests": config.server.max_requests_in_flight,
         }
-        clients = [r.rank for r in plan.ranks if {role.kind for role in r.roles} & {"actor", "learner", "evaluator"}]
+        kinds = {r.rank: {role.kind for role in r.roles} for r in plan.ranks}
+        clients = [rank for rank, held in kinds.items() if held & {"actor", "learner", "evaluator"}]
         vector = {"owners": self.servers, "bounds": self.bounds, **options}
-        self.params = self.keep(
-            ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
-        )
-        self.targets = self.keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
-        record = 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
-        self.gradients = self.keep(
-            Rings(
-                comm,
-                name="gradients",
-                producers=self.learners,
-                record_bytes=dict(zip(self.servers, map(int, record), strict=True)),
-                capacity=config.learner.pipeline + 1,
-                **options,
+        if config.learning.update == "store":
+            # A learner's rank has its own copy; who else acts or evaluates reads what the servers publish.
+            clients = [rank for rank in clients if "learner" not in kinds[rank] or "evaluator" in kinds[rank]]
+            self.store = self.keep(make_store(self, options))
+        if clients:
+            self.params = self.keep(
+                ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
             )
-        )
+        self.targets = self.keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
+        if config.learning.update == "server":
+            record = 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
+            self.gradients = self.keep(
+                Rings(
+                    comm,
+                    name="gradients",
+                    producers=self.learners,
+                    record_bytes=dict(zip(self.servers, map(int, record), strict=True)),
+                    capacity=config.learner.pipeline + 1,
+                    **options,
+                )
+            )
         self.reports = self.keep(
             Rings(
                 comm,
@@ -230,7 +246,8 @@ class Job:
     @cached_property
     def online(self) -> Replica:
         """The network that the actor and the learner of this rank share."""
-        if self.synchronous:
+        learns = any(role.kind == "learner" for role in self.rank_plan.roles)
+        if self.synchronous or (self.store and learns):
             return OwnReplica(self.network(), self.rank_plan.device)
         return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from mpi4py import MPI
 
+from hpcrl.algorithms.exploration import linear, scale
 from hpcrl.algorithms.making import replay_algorithm
+from hpcrl.algorithms.multi_step_adam import AsynchronousAdam, MultiStepAdam
 from hpcrl.algorithms.optimizers import Optimizer, Rule, make_rule
 from hpcrl.errors import MachineError, TopologyError
 from hpcrl.launch.memories import make_replay
@@ -21,14 +23,18 @@ from hpcrl.roles.reduction import MpiReduction, NodeReduction
 from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, OwnVector, ReplicatedParameters
 from hpcrl.roles.secondary import SecondaryLearner
 from hpcrl.roles.shard import Shard
+from hpcrl.roles.store import StoreServer, StoreUpdate, moments_of
 from hpcrl.roles.updates import ServerUpdate, Update
 from hpcrl.transport.collectives import Collectives
+from hpcrl.transport.store import ChunkStore
 from hpcrl.transport.waiting import wait_for_all
 
 if TYPE_CHECKING:
     from hpcrl.launch.job import Job
 
 RENDEZVOUS_DIRECTORY = "/dev/shm"
+PUBLISH_SECONDS = 0.05
+"""Between two publications of stored parameters for ranks that only read them."""
 
 
 def make_update(job: "Job", online: "Replica", target: "Replica | None") -> Update:
@@ -36,6 +42,8 @@ def make_update(job: "Job", online: "Replica", target: "Replica | None") -> Upda
     config = job.config
     if config.learning.update == "allreduce":
         return make_allreduce(job, online, target)
+    if config.learning.update == "store":
+        return make_store_update(job, online, target)
     return ServerUpdate(
         online,
         target,
@@ -52,13 +60,34 @@ def batch_of_update(job: "Job") -> int:
     return job.config.learning.batch_size * (len(job.learners) if job.synchronous else 1)
 
 
+def optimizer_epsilon(job: "Job") -> float:
+    """What the optimizer adds to its denominator."""
+    learning = job.config.learning
+    return learning.optimizer_epsilon_per_batch / batch_of_update(job) or learning.optimizer_epsilon
+
+
+def learning_rate_schedule(job: "Job") -> Callable[[int], float]:
+    """``learning_rate(version)`` of the configuration."""
+    learning, simulators = job.config.learning, job.config.env.simulators * job.plan.num("actor")
+    size = batch_of_update(job) if learning.learning_rate_scaling_by == "batch_size" else simulators
+    factor = scale(learning.learning_rate_scaling, size, learning.learning_rate_scaling_reference)
+    fall = partial(
+        linear,
+        start=factor * learning.learning_rate,
+        end=factor * learning.learning_rate_final,
+        length=learning.learning_rate_decay_length,
+    )
+    if learning.learning_rate_decay == "updates":
+        return fall
+    return lambda version: fall(job.frames())
+
+
 def optimizer_rule(job: "Job") -> Rule:
     """The optimizer's rule of the configuration."""
     learning = job.config.learning
-    per_batch = learning.optimizer_epsilon_per_batch / batch_of_update(job)
     return make_rule(
         learning.optimizer,
-        epsilon=per_batch or learning.optimizer_epsilon,
+        epsilon=optimizer_epsilon(job),
         momentum=learning.momentum,
         initial_accumulator=learning.adagrad_initial_accumulator,
         rmsprop_decay=learning.rmsprop_decay,
@@ -132,20 +161,20 @@ def restored_shard(job: "Job", begin: int, end: int) -> dict:
 # Synchronous learners -----------------------------------------------------------------------------------------------
 
 
-def make_replicated(job: "Job", learning_rate) -> ReplicatedParameters:
+def make_replicated(job: "Job") -> ReplicatedParameters:
     """All parameters, as this rank holds them: the master copy is its network's own memory."""
     config, online = job.config, job.online
     assert isinstance(online, OwnReplica)
     parameters = ReplicatedParameters(
         optimizer=Optimizer(online.flat.values, optimizer_rule(job), config.learning.learning_rate),
-        learning_rate=learning_rate,
+        learning_rate=learning_rate_schedule(job),
         target_period=config.learning.target_period_updates,
         last_update=config.run.total_updates,
         at_end=job.stop.finish,
         announce=partial(job.counters.set, "global_update") if job.comm.rank == 0 else lambda version: None,
         reporter=job.reporter,
     )
-    online.shard = parameters
+    online.clock = parameters
     if job.checkpoint:
         parameters.restore(restored_shard(job, 0, job.bounds[-1]))
     return parameters
@@ -158,7 +187,7 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
     update = AllreduceUpdate(
         online,
         target,
-        parameters=job.parameters,
+        parameters=job.server,
         agreement=job.counters,
         everyone=everyone,
         reduction=make_reduction(
@@ -257,6 +286,73 @@ def _rendezvous(node_comm: MPI.Intracomm) -> Iterator[str]:
     finally:
         if path:
             os.unlink(path)
+
+
+# Learners that overwrite central parameters in turn -----------------------------------------------------------------
+
+
+def store_rule(job: "Job") -> Rule | AsynchronousAdam:
+    """The rule that learners apply to the store: Adam in its asynchronous form, the others as ever."""
+    learning = job.config.learning
+    if learning.optimizer == "adam":
+        return AsynchronousAdam(optimizer_epsilon(job), learning.adam_betas)
+    return optimizer_rule(job)
+
+
+def make_store(job: "Job", options: dict) -> ChunkStore:
+    """The central parameters and moments; collective."""
+    vectors = 1 + len(moments_of(store_rule(job)))
+    chunks = job.config.server.chunks
+    return ChunkStore(job.comm, owners=job.servers, bounds=job.bounds, chunks=chunks, vectors=vectors, **options)
+
+
+def make_store_server(job: "Job", index: int) -> StoreServer:
+    """Server ``index`` of the store, its shard filled with the initial parameters or those of the checkpoint."""
+    begin, end = job.bounds[index], job.bounds[index + 1]
+    initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
+    server = StoreServer(
+        index,
+        store=job.store,
+        begin=begin,
+        end=end,
+        initial=initial[begin:end].numpy(),
+        rule=store_rule(job),
+        params=job.params,
+        targets=job.targets,
+        target_period=job.config.learning.target_period_updates,
+        publish_seconds=0.0 if job.deterministic else PUBLISH_SECONDS,
+        global_update=partial(job.counters.get, "global_update"),
+        learning_rate=learning_rate_schedule(job),
+        reporter=job.reporter,
+    )
+    if job.checkpoint:
+        server.restore(restored_shard(job, begin, end))
+    server.publish()
+    return server
+
+
+def make_store_update(job: "Job", online: OwnReplica, target: "Replica | None") -> StoreUpdate:
+    """The update of a learner that overwrites central parameters."""
+    config, rule, count = job.config, store_rule(job), len(job.learners)
+    steps = job.began["global_update"] // count  # each learner counts its own: about its share
+    several = config.learner.sync_period_updates > 1
+    return StoreUpdate(
+        online,
+        target,
+        store=job.store,
+        rule=rule,
+        multi_step=MultiStepAdam(online.flat.values, rule, steps) if several else None,
+        sync_period=config.learner.sync_period_updates,
+        first=job.learners.index(job.comm.rank) * len(job.store.chunks) // count,
+        learning_rate=learning_rate_schedule(job),
+        count=partial(job.counters.add, "global_update"),
+        last_update=config.run.total_updates,
+        at_end=job.stop.finish,
+        target_period=config.learning.target_period_updates,
+        stall_seconds=config.run.stall_seconds,
+        labels=job.labels,
+        steps=steps,
+    )
 
 
 def check_networks(comm: MPI.Intracomm, shapes: list[tuple[int, ...]], labels) -> None:

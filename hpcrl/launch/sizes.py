@@ -101,11 +101,14 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         optimizer_vectors=forecast.optimizer_vectors(
             learning.optimizer, momentum=learning.momentum, rmsprop_centered=learning.rmsprop_centered
         ),
+        stored=learning.update == "store",
         virtual_delay=max(delay_distribution(learning.virtual_delay or "0")[0]),
     )
     periods = forecast.Periods(
         training_intensity=intensity,
-        pull_period_updates=config.learner.pull_period_updates,
+        pull_period_updates=config.learner.sync_period_updates
+        if learning.update == "store"
+        else config.learner.pull_period_updates,
         sync_period_steps=config.actor.sync_period_steps,
         target_period_updates=learning.target_period_updates,
     )

@@ -30,13 +30,13 @@ class OwnReplica(Replica):
 
     def __init__(self, module: torch.nn.Module, device: str):
         super().__init__(module, None, 1, device)
-        self.shard: Shard | None = None
-        """what updates the parameters; its clock is the replica's"""
+        self.clock = None
+        """what updates the parameters: its ``version`` is the replica's"""
 
     def pull(self) -> bool:
         """Look at the clock; whether there was an update since."""
-        new = bool(self.versions[0] != self.shard.version)
-        self.versions[0] = self.shard.version
+        new = bool(self.versions[0] != self.clock.version)
+        self.versions[0] = self.clock.version
         return new
 
 

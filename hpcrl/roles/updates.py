@@ -15,11 +15,16 @@ A learner of any algorithm writes a flat gradient into its online replica and th
 ``accepted=False`` and not stay silent: synchronous learners wait for each other. After ``give`` the gradient must be
 left alone until ``fates`` has returned a list.
 
-=============  =================================  ==============================================================
-``update``     class                              the rule is applied by
-=============  =================================  ==============================================================
-``server``     :class:`ServerUpdate`              each parameter server, on its shard (Gorila, section 4)
-=============  =================================  ==============================================================
+=============  ==========================================  ======================================================
+``update``     class                                       the rule is applied by
+=============  ==========================================  ======================================================
+``server``     :class:`ServerUpdate`                       each parameter server, on its shard (Gorila, section 4)
+``store``      :class:`~hpcrl.roles.store.StoreUpdate`     the learner, chunk by chunk, to what servers store
+``allreduce``  :class:`~hpcrl.roles.replicated.            every learner, to the average of all gradients
+               AllreduceUpdate`
+=============  ==========================================  ======================================================
+
+:func:`hpcrl.launch.learners.make_update` makes the one that is configured.
 """
 
 from collections.abc import Sequence

@@ -57,6 +57,7 @@ WAYS = (
     Way("split", "server", "local", 3),
     Way("split", "server", "global", 3),
     Way("sampler_learner", "allreduce", "local", 2),
+    Way("sampler_learner", "store", "local", 3),
 )
 
 

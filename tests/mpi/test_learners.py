@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from launching import run_ranks, train
 
+from hpcrl.launch.resume import load_shard
 from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.runlog import read_runlog
 
@@ -56,3 +57,65 @@ def test_nccl_without_a_gpu_is_a_clear_error(tmp_path):
     done = train(2, CONFIG, tmp_path, *SYNCHRONOUS, "learner.reduce=nccl")
     assert done.returncode == 2, done.stderr
     assert "expected 'auto', 'mpi' or 'gloo', because NCCL needs a GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("learners", "period"),
+    [(1, 0), (1, 4), (3, 4), *(pytest.param(*more, marks=pytest.mark.long) for more in ((1, 1), (1, 24), (3, 1)))],
+)
+def test_stored_parameters_are_those_of_all_gradients_in_their_order(learners, period):
+    """A learner alone equals plain Adam and RMSProp for every sync period; period 0 is the rule on each chunk."""
+    said = output(2 + learners, "storing.py", learners, period)
+    assert "adam equal" in said
+    assert period or "rmsprop equal" in said
+
+
+@pytest.mark.parametrize(
+    ("locking", "increments", "chunks"),
+    [
+        ("word", 600, 3),
+        ("mpi", 60, 1),
+        pytest.param("word", 10_000, 3, marks=pytest.mark.long),
+        pytest.param("mpi", 10_000, 1, marks=pytest.mark.long),
+    ],
+)
+def test_no_increment_of_a_locked_chunk_is_lost(locking, increments, chunks):
+    said = output(4, "incrementing.py", locking, increments, chunks)
+    assert f"each {increments} " in said, said
+
+
+STORE = ["topology.layout=sampler_learner", "learning.update=store"]
+
+
+@pytest.mark.parametrize("case", ["store", pytest.param("every fourth, split", marks=pytest.mark.long)])
+def test_learners_that_share_a_store_train(case, tmp_path):
+    more, ranks = ["learner.sync_period_updates=4", "topology.servers=2"], 5
+    if "split" in case:
+        more, ranks = [*more, "topology.layout=split", "topology.learners=2"], 6
+    done = train(ranks, CONFIG, tmp_path, *STORE, *more, "run.total_updates=80")
+    assert done.returncode == 0, done.stderr
+    checkpoint, skipped = latest(tmp_path)
+    assert not skipped
+    assert 80 <= checkpoint.global_update < 80 + 4 * 3
+    gradients = read_runlog(tmp_path, "gradients")
+    assert set(gradients["fate"]) == {0}
+    done = train(2, CONFIG, tmp_path, *STORE, "run.total_updates=120")
+    assert done.returncode == 0, done.stderr
+    assert 120 <= latest(tmp_path)[0].global_update < 124
+
+
+@pytest.mark.one_mpi
+def test_alone_a_learner_with_a_store_equals_one_with_a_server(tmp_path):
+    """With RMSProp, whose rule is the same: parameter for parameter, over several targets."""
+    shards = []
+    for update in ("server", "store"):
+        options = ["topology.layout=serial", f"learning.update={update}", "run.total_updates=120"]
+        options += ["learning.optimizer=rmsprop", "learning.target_period_updates=25"]
+        done = train(0, CONFIG, tmp_path / update, *options)
+        assert done.returncode == 0, done.stderr
+        checkpoint, _ = latest(tmp_path / update)
+        assert checkpoint.global_update == 120
+        size = checkpoint.attributes["shard_bounds"][-1]
+        shards.append(load_shard(checkpoint, 0, size, size))
+    np.testing.assert_array_equal(shards[0]["params"], shards[1]["params"])
+    np.testing.assert_array_equal(shards[0]["target"], shards[1]["target"])

@@ -61,7 +61,7 @@ def parameters_of(replica: OwnReplica, name: str) -> ReplicatedParameters:
         announce=lambda version: None,
         reporter=SimpleNamespace(),
     )
-    replica.shard = parameters
+    replica.clock = parameters
     return parameters
 
 

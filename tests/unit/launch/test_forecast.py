@@ -30,6 +30,7 @@ SIZES = Sizes(
     slots=4,
     gradient_slots=1,
     optimizer_vectors=2,
+    stored=False,
     virtual_delay=0,
 )
 PERIODS = Periods(training_intensity=8.0, pull_period_updates=1, sync_period_steps=1, target_period_updates=100)
