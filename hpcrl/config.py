@@ -381,6 +381,9 @@ class LearnerConfig(Section):
         "auto",
         description="allreduce: what sums gradients inside a node, MPI between nodes; auto: nccl on GPUs, else mpi",
     )
+    compression: Literal["none", "bfloat16"] = Field(
+        "none", description="allreduce: gradients are rounded to it before they are summed, for half the traffic"
+    )
     verify_period_updates: Int = Field(
         1000, ge=0, description="allreduce: updates between two comparisons of all learners' parameters; 0 = never"
     )

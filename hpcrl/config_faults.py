@@ -157,8 +157,9 @@ def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
 
 
 ALLOWED: dict[str, dict[str, tuple]] = {
-    "server": {"learner.sync_period_updates": (1,)},
+    "server": {"learner.sync_period_updates": (1,), "learner.compression": ("none",)},
     "store": {
+        "learner.compression": ("none",),
         "run.lock_step": (False,),
         "log.apply_order": (False,),
         "learning.virtual_delay": ("",),

@@ -84,7 +84,7 @@ def main(batch_size: int, updates: int, pairs: int, backend: str) -> None:
             parameters=parameters,
             agreement=agreement,
             everyone=everyone,
-            reduction=make_reduction(everyone, nodes, backend=backend, device="cpu", keep=keep),
+            reduction=make_reduction(everyone, nodes, backend=backend, compressed=False, device="cpu", keep=keep),
             max_gradient_norm=0.0,
             verify_period=0,
             labels=[""] * comm.size,

@@ -108,6 +108,8 @@ class Sizes:
     """gradients of one learner that a server can hold"""
     optimizer_vectors: int
     """see :func:`optimizer_vectors`"""
+    reduced_bytes: int
+    """of one number, where gradients are summed over all learners"""
     stored: bool
     """parameters and moments are stored once, for learners to overwrite, and nothing is pushed to servers"""
     virtual_delay: int
@@ -134,7 +136,7 @@ def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: 
     bounds = shard_bounds(sizes.num_parameters, plan.num("parameter_server"))
     minibatches = plan.num("learner") if plan.synchronous else 1
     steps_per_second = minibatches * updates_per_second * sizes.batch_size / periods.training_intensity
-    reduced = _reduced(plan, vector_bytes) * updates_per_second
+    reduced = _reduced(plan, sizes.num_parameters * sizes.reduced_bytes) * updates_per_second
     moves = {rank.rank: _moves(plan, rank, sizes, periods, updates_per_second) for rank in plan.ranks}
     experience = {
         rank.rank: _experience(plan, rank, sizes, updates_per_second, steps_per_second) for rank in plan.ranks

@@ -194,6 +194,7 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
             everyone,
             [rank.node for rank in job.plan.ranks],
             backend=config.learner.reduce,
+            compressed=config.learner.compression == "bfloat16",
             device=job.rank_plan.device,
             keep=job.keep,
         ),
@@ -206,7 +207,7 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
 
 
 def make_reduction(
-    everyone: Collectives, nodes: Sequence[int], *, backend: str, device: str, keep: Callable
+    everyone: Collectives, nodes: Sequence[int], *, backend: str, compressed: bool, device: str, keep: Callable
 ) -> MpiReduction:
     """How gradients are summed; collective over all learners.
 
@@ -218,6 +219,8 @@ def make_reduction(
         Node of each learner.
     backend
         As ``learner.reduce``.
+    compressed
+        Whether gradients are rounded to bfloat16.
     device
         Of this learner.
     keep
@@ -232,7 +235,7 @@ def make_reduction(
     if backend == "auto":
         backend = "nccl" if on_gpu else "mpi"
     if backend == "mpi":
-        return keep(MpiReduction(everyone))
+        return keep(MpiReduction(everyone, compressed))
     node_comm = comm.Split(nodes[comm.rank], comm.rank)
     if backend == "nccl":
         _check_nccl(comm, node_comm, device)
@@ -243,6 +246,7 @@ def make_reduction(
     with _rendezvous(node_comm) as store:
         reduction = NodeReduction(
             leaders,
+            compressed,
             store=store,
             rank=node_comm.rank,
             size=node_comm.size,

@@ -30,6 +30,7 @@ SIZES = Sizes(
     slots=4,
     gradient_slots=1,
     optimizer_vectors=2,
+    reduced_bytes=4,
     stored=False,
     virtual_delay=0,
 )
