@@ -44,6 +44,7 @@ from hpcrl.roles.monitor import Monitor
 from hpcrl.roles.norms import layers_of
 from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.policy_learner import PolicyLearner
+from hpcrl.roles.replicated import OwnVector
 from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import Deadline
@@ -287,6 +288,8 @@ def make_roles(job: Job) -> list:
     elif job.store:
         if job.comm.rank in job.servers:
             job.server = make_store_server(job, job.servers.index(job.comm.rank))
+        if job.learns:  # whatever acts or evaluates on this rank follows its learner
+            job.params = OwnVector(lambda: (job.online.flat.values.cpu().numpy(), job.online.clock.version))
         wait_for_all(job.comm)  # learners begin with what is in the store
     roles = [MAKERS[kind](job, index) for kind, index in job.rank_plan.roles]
     if job.config.secondary.batch_size:

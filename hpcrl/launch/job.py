@@ -149,7 +149,7 @@ class Job:
         vector = {"owners": self.servers, "bounds": self.bounds, **options}
         if config.learning.update == "store":
             # A learner's rank has its own copy; who else acts or evaluates reads what the servers publish.
-            clients = [rank for rank in clients if "learner" not in kinds[rank] or "evaluator" in kinds[rank]]
+            clients = [rank for rank in clients if "learner" not in kinds[rank]]
             self.store = self.keep(make_store(self, options))
         if clients:
             self.params = self.keep(
@@ -220,6 +220,11 @@ class Job:
             self.stop.finish()
         return total
 
+    @property
+    def learns(self) -> bool:
+        """Whether this rank has a learner."""
+        return any(role.kind == "learner" for role in self.rank_plan.roles)
+
     @cached_property
     def delays(self) -> tuple[list[int], list[float]]:
         """Virtual delays of the learners' gradients, and their weights."""
@@ -246,8 +251,7 @@ class Job:
     @cached_property
     def online(self) -> Replica:
         """The network that the actor and the learner of this rank share."""
-        learns = any(role.kind == "learner" for role in self.rank_plan.roles)
-        if self.synchronous or (self.store and learns):
+        if self.synchronous or (self.store and self.learns):
             return OwnReplica(self.network(), self.rank_plan.device)
         return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
 

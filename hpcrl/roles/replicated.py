@@ -53,11 +53,11 @@ class OwnVector:
         self.newest = newest
 
     def pull(self, out: np.ndarray, versions: np.ndarray) -> bool:
-        """Copy into ``out``, float32 ``[P]``, if newer than ``versions``, int64 ``[1]``; whether it was."""
+        """Copy into ``out``, float32 ``[P]``, if newer than ``versions``, int64 ``[shards]``; whether it was."""
         values, version = self.newest()
         new = bool(versions[0] != version)
         if new:
-            out[:], versions[0] = values, version
+            out[:], versions[:] = values, version
         return new
 
 
