@@ -11,6 +11,7 @@ the rank that owns the words (mpi4py reports them so in errors).
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -275,7 +276,7 @@ class RingLayout:
         written by the consumer alone."""
         return self.start + CACHE_LINE
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """Bytes from one record to the next."""
         return round_up(self.record_bytes)
@@ -324,13 +325,14 @@ class Producer:
             yield from self.look()
             if not self.room():
                 return False
-        offset, puts = self.layout.data(self.head), []
+        begin = offset = self.layout.data(self.head)
+        puts = []
         for part in parts:
             puts.append(Put(offset, part))
             offset += part.nbytes
-        if offset - self.layout.data(self.head) > self.layout.record_bytes:
+        if offset - begin > self.layout.record_bytes:
             raise ValueError(f"a record of this ring has at most {self.layout.record_bytes} bytes")
-        yield tuple(puts)
+        yield puts[0] if len(puts) == 1 else tuple(puts)
         self.head += 1
         yield Replace(self.layout.head, self.head)
         return True

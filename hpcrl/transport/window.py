@@ -96,15 +96,17 @@ class Window:
         if kind is GetMany:
             self._start_rows(operation, rank)
             return None
-        if not operation.buffer.flags.c_contiguous:  # reshape would make a copy, freed before the transfer is over
-            raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {operation.buffer.strides}")
-        data = operation.buffer.reshape(-1).view(np.uint8)
+        buffer, offset = operation.buffer, operation.offset
+        if not buffer.flags.c_contiguous:
+            raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {buffer.strides}")
         if kind is FetchMany:
-            self._start_words(data, operation.offset, rank)
+            self._start_words(buffer, offset, rank)
         elif rank == self.rank:
-            self._copy(kind, data, operation.offset)
+            self._copy(kind, _bytes(buffer), offset)
+        elif buffer.nbytes > self.max_transfer_bytes:
+            self._start_transfers(kind, _bytes(buffer), offset, rank)
         else:
-            self._start_transfer(kind, data, operation.offset, rank)
+            self._start_transfer(kind, buffer, offset, rank)
         return None
 
     def _start_words(self, data: np.ndarray, offset: int, rank: int) -> None:
@@ -129,12 +131,14 @@ class Window:
             in_flight += 1
         self._in_flight[rank] = in_flight
 
-    def _start_transfer(self, kind: type, data: np.ndarray, offset: int, rank: int) -> None:
-        transfer = self.win.Put if kind is Put else self.win.Get
+    def _start_transfers(self, kind: type, data: np.ndarray, offset: int, rank: int) -> None:
         for begin in range(0, data.nbytes, self.max_transfer_bytes):
-            self._count_request(rank)
-            chunk = data[begin : begin + self.max_transfer_bytes]
-            transfer([chunk, MPI.BYTE], rank, [offset + begin, chunk.nbytes, MPI.BYTE])
+            self._start_transfer(kind, data[begin : begin + self.max_transfer_bytes], offset + begin, rank)
+
+    def _start_transfer(self, kind: type, buffer: np.ndarray, offset: int, rank: int) -> None:
+        self._count_request(rank)
+        transfer, nbytes = self.win.Put if kind is Put else self.win.Get, buffer.nbytes
+        transfer([buffer, nbytes, MPI.BYTE], rank, [offset, nbytes, MPI.BYTE])
 
     def _copy(self, kind: type, data: np.ndarray, offset: int) -> None:
         mine = self.local[offset : offset + data.nbytes]
@@ -165,12 +169,19 @@ class Window:
             self.win.Free()
 
 
+def _bytes(buffer: np.ndarray) -> np.ndarray:
+    """uint8 view of a contiguous array."""
+    return buffer.reshape(-1).view(np.uint8)
+
+
 def drive(window: Window, programs: Sequence[tuple[int, Program]]) -> list[object]:
     """Run protocol programs, each against one rank, side by side, and return their results.
 
     The steps of all programs are begun together and completed together, so that talking to many ranks costs as many
     round trips as talking to one.
     """
+    if len(programs) == 1:
+        return [_drive_one(window, *programs[0])]
     results: list[object] = [None] * len(programs)
     running: list[tuple[int, object]] = [(i, None) for i in range(len(programs))]
     while running:
@@ -182,13 +193,35 @@ def drive(window: Window, programs: Sequence[tuple[int, Program]]) -> list[objec
             except StopIteration as stop:
                 results[i] = stop.value
                 continue
-            many = type(step) is tuple  # an operation is a named one
-            begun.append((i, [window.start(o, rank) for o in step] if many else window.start(step, rank)))
+            begun.append((i, _start(window, step, rank)))
             ranks.add(rank)
         for rank in ranks:
             window.flush(rank)
-        running = [(i, tuple(map(_value, b)) if type(b) is list else _value(b)) for i, b in begun]
+        running = [(i, _reply(b)) for i, b in begun]
     return results
+
+
+def _drive_one(window: Window, rank: int, program: Program) -> object:
+    """Run one program, with as little as possible around each of its steps."""
+    reply = None
+    while True:
+        try:
+            step = program.send(reply)
+        except StopIteration as stop:
+            return stop.value
+        begun = _start(window, step, rank)
+        window.flush(rank)
+        reply = _reply(begun)
+
+
+def _start(window: Window, step: Operation | tuple[Operation, ...], rank: int) -> list | np.ndarray | None:
+    many = type(step) is tuple  # an operation is a named one
+    return [window.start(operation, rank) for operation in step] if many else window.start(step, rank)
+
+
+def _reply(begun: list | np.ndarray | None) -> object:
+    """What a program is resumed with, after the flush."""
+    return tuple(map(_value, begun)) if type(begun) is list else _value(begun)
 
 
 def _value(begun: np.ndarray | None) -> int | None:

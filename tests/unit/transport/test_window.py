@@ -36,11 +36,11 @@ class LazyWin:
 
     def Put(self, origin, rank, spec):
         place = self._place(rank, spec)
-        self._begin(rank, lambda: place.__setitem__(slice(None), origin[0]))
+        self._begin(rank, lambda: place.__setitem__(slice(None), origin[0].view(np.uint8)))
 
     def Get(self, origin, rank, spec):
         place = self._place(rank, spec)
-        self._begin(rank, lambda: origin[0].__setitem__(slice(None), place))
+        self._begin(rank, lambda: origin[0].view(np.uint8).__setitem__(slice(None), place))
 
     def Fetch_and_op(self, operand, result, rank, offset, op):
         def do():
@@ -56,7 +56,7 @@ class LazyWin:
     def Get_accumulate(self, _, result, rank, spec, op):
         offset, words, _ = spec
         place = self.memory[rank][offset : offset + words * WORD]
-        self._begin(rank, lambda: result[0].__setitem__(slice(None), place))
+        self._begin(rank, lambda: result[0].view(np.uint8).__setitem__(slice(None), place))
 
     def Flush(self, rank):
         self.order.shuffle(self.begun[rank])
