@@ -18,7 +18,7 @@ from hpcrl.transport.counters import Counters
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.protocol import Add
 from hpcrl.transport.ring import Rings
-from hpcrl.transport.waiting import Backoff, wait_for_all
+from hpcrl.transport.waiting import Backoff, is_over_network, wait_for_all
 
 PAIRS = 9
 PAIR_BYTES = 1e8
@@ -69,6 +69,7 @@ class Bench:
         self.bounds = [parameters * k // self.servers for k in range(self.servers + 1)]
         self.repeats = max(1, min(MOST_REPEATS, round(PAIR_BYTES / (4 * parameters))))
         self.is_client = comm.rank == self.client
+        self.over_network = is_over_network(comm)
         self.figures: dict[str, Pairs] = {}
 
     def shards(self):
@@ -77,7 +78,7 @@ class Bench:
 
     def serve_until_done(self, look: Callable[[], bool] = lambda: False) -> None:
         """What a rank does until all have come here: a server looks for work; both make progress and sleep."""
-        request, backoff = self.comm.Ibarrier(), Backoff(self.comm)
+        request, backoff = self.comm.Ibarrier(), Backoff(self.comm, wakeful=self.over_network and not self.is_client)
         while not request.Test():
             if not self.is_client and look():
                 backoff.reset()

@@ -196,7 +196,8 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     wait_for_all(comm)  # from here on every shard is published
     heartbeat = job.heartbeat(watchdog.beat, stall_seconds)
     is_server = any(role.kind == "parameter_server" for role in roles)
-    idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3)
+    several_nodes = len({rank.node for rank in rank_map.ranks}) > 1
+    idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3, wakeful=is_server and several_nodes)
     loop.run(roles, over=job.stop, beat=heartbeat, backoff=idle, turn=job.turn)
     job.reporter.last_words(roles)
     job.counters.add("left", 1)

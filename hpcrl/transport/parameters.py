@@ -7,6 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcrl.transport.protocol import PublicationLayout, Publisher, read_latest
+from hpcrl.transport.waiting import is_over_network
 from hpcrl.transport.window import Window, drive
 
 ATTENTION_SECONDS, ATTENTIVE_SLEEP_SECONDS = 1.0, 5e-5
@@ -68,9 +69,7 @@ class ShardedVector:
         if self.my_shards:
             self._publisher = Publisher(self.layouts[self.my_shards[0]], patience_seconds, time.monotonic)
             self._moves, self._moved = 0, time.monotonic()
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self._over_network = node.size < comm.size
-        node.Free()
+        self._over_network = is_over_network(comm)
 
     @property
     def size(self) -> int:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcrl.transport import waiting
-from hpcrl.transport.waiting import IDLE_SHARE, IDLE_WAITS, MOST_STRETCHES, Backoff
+from hpcrl.transport.waiting import IDLE_SHARE, IDLE_WAITS, MOST_STRETCHES, WAKEFUL_SECONDS, Backoff
 
 
 class Clock:
@@ -68,3 +68,14 @@ def test_however_dear_a_round_sleeps_stay_bounded(clock):
 
 def test_who_wants_no_sleep_gets_none(clock):
     assert set(idle(clock, backoff(0.0), 2 * IDLE_WAITS, 1e-3)) == {0}
+
+
+def test_a_wakeful_loop_looks_at_mpi_often_until_it_is_idle(clock):
+    looks = []
+    waits = Backoff(SimpleNamespace(Iprobe=lambda: looks.append(clock.used)), 1e-3, wakeful=True)
+    slept = idle(clock, waits, IDLE_WAITS, 1e-6)
+    assert max(slept) <= WAKEFUL_SECONDS * (1 + 1e-9)
+    assert sum(slept) > 0.9 * IDLE_WAITS * 1e-3
+    assert len(looks) == len(slept)
+    idle(clock, waits, 1, 1e-6)
+    assert idle(clock, waits, 5, 1e-6) == [1e-3] * 5
