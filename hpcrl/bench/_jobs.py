@@ -8,15 +8,54 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from rich.console import Console
+
+from hpcrl import bench
 from hpcrl.errors import ConfigError, HpcrlError
 from hpcrl.launch.mpi import has_infiniband
 from hpcrl.launch.stacks import Library, recommended
 
 MARK = "FIGURES "
 """Before the figures, in JSON, that a rank of a job prints for the process that started it."""
+
+
+class Measurement(NamedTuple):
+    """What a benchmark needs to start jobs, and what it found."""
+
+    launcher: list[str]
+    directory: Path
+    """temporary"""
+    console: Console
+    rows: list[bench.Row]
+    notes: list[str]
+
+
+@contextlib.contextmanager
+def measurement(title: str, json_path: Path | None) -> Iterator[Measurement]:
+    """Give a benchmark what it needs; then print the rows and notes that it added, and write the rows to ``json_path``.
+
+    Raises
+    ------
+    ConfigError
+        There is no mpiexec.
+    StorageError
+        ``json_path`` cannot be written.
+    """
+    console, launcher = Console(), find_mpiexec()
+    if json_path is not None:
+        bench.check_writable(json_path)
+    header = bench.machine()
+    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
+        found = Measurement(launcher, Path(tmp), console, rows=[], notes=[])
+        yield found
+    bench.print_rows(found.rows, title=title, header=header, notes=found.notes, console=console)
+    if json_path is not None:
+        bench.write_json(found.rows, json_path)
 
 
 def find_mpiexec() -> list[str]:

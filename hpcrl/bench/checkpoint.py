@@ -8,7 +8,6 @@ the same process and by turns. Then a job of a server and a bundle tells whether
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,19 +47,13 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         The temporary directory or ``json_path`` cannot be written.
     """
-    console, launcher = Console(), _jobs.find_mpiexec()
-    if json_path is not None:
-        bench.check_writable(json_path)
-    header = bench.machine()
-    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
-        pulls = pull_latencies(launcher, Path(tmp) / "pulls.out")
+    with _jobs.measurement("hpcrl bench checkpoint", json_path) as job:
+        pulls = pull_latencies(job.launcher, job.directory / "pulls.out")
         replay = Replay(affordable(RECORDS), LANES)
         replay.fill(pong_frames())
-        rows, notes = storage_rows(replay, Path(tmp), console)
-    rows += pull_rows(pulls)
-    bench.print_rows(rows, title="hpcrl bench checkpoint", header=header, notes=notes, console=console)
-    if json_path is not None:
-        bench.write_json(rows, json_path)
+        rows, notes = storage_rows(replay, job.directory, job.console)
+        job.rows.extend(rows + pull_rows(pulls))
+        job.notes.extend(notes)
 
 
 def affordable(records: int) -> int:

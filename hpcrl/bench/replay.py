@@ -8,11 +8,8 @@ core. MPI and its launcher are chosen as in ``hpcrl bench transport``.
 """
 
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 from hpcrl import bench
 from hpcrl.bench import _jobs
@@ -38,22 +35,16 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         ``json_path`` cannot be written.
     """
-    console, launcher = Console(), _jobs.find_mpiexec()
-    if json_path is not None:
-        bench.check_writable(json_path)
-    header, rows, notes = bench.machine(), [], []
-    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
-        found = named(_jobs.figures(launcher, 1, RANKS, ["local"], Path(tmp) / "local.out", LIMIT_SECONDS))
+    with _jobs.measurement("hpcrl bench replay", json_path) as job:
+        local = _jobs.figures(job.launcher, 1, RANKS, ["local"], job.directory / "local.out", LIMIT_SECONDS)
+        found = named(local)
         for hosts in HOSTS:
-            output = Path(tmp) / f"{hosts}.out"
-            figures = _jobs.figures(launcher, hosts + 1, RANKS, ["remote"], output, LIMIT_SECONDS)
+            output = job.directory / f"{hosts}.out"
+            figures = _jobs.figures(job.launcher, hosts + 1, RANKS, ["remote"], output, LIMIT_SECONDS)
             found |= named(figures, f".{hosts}server{'s' * (hosts > 1)}")
-    for name, pairs in found.items():
-        rows += figure_rows(name, pairs)
-        notes.append(spread(name, pairs))
-    bench.print_rows(rows, title="hpcrl bench replay", header=header, notes=notes, console=console)
-    if json_path is not None:
-        bench.write_json(rows, json_path)
+        for name, pairs in found.items():
+            job.rows.extend(figure_rows(name, pairs))
+            job.notes.append(spread(name, pairs))
 
 
 def named(figures: Mapping[str, Pairs], suffix: str = "") -> dict[str, Pairs]:

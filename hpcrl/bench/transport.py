@@ -7,12 +7,9 @@ taken from the environment (with MPICH ``MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self`` 
 """
 
 import statistics
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from rich.console import Console
 
 from hpcrl import bench
 from hpcrl.bench import _jobs
@@ -58,24 +55,18 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         ``json_path`` cannot be written.
     """
-    console, launcher = Console(), _jobs.find_mpiexec()
-    if json_path is not None:
-        bench.check_writable(json_path)
-    header, rows, spreads = bench.machine(), [], []
-    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
+    with _jobs.measurement("hpcrl bench transport", json_path) as job:
+        job.notes.extend(notes())
         for vector, parameters in VECTORS.items():
             for servers in SERVERS:
-                console.print(f"{vector}: {parameters:,} float32 over {servers} servers", highlight=False)
+                job.console.print(f"{vector}: {parameters:,} float32 over {servers} servers", highlight=False)
                 alone = ["update"] if servers == 1 else []
                 small = ["ring", "counter"] if alone and vector == "nature" else []
                 parts = ["pull", "push", *alone, *small]
-                for figure, pairs in measure(launcher, parameters, servers, parts, Path(tmp)).items():
+                for figure, pairs in measure(job.launcher, parameters, servers, parts, job.directory).items():
                     name = row_name(figure, vector, servers)
-                    rows += figure_rows(name, figure, pairs, parameters)
-                    spreads.append(spread(name, pairs))
-    bench.print_rows(rows, title="hpcrl bench transport", header=header, notes=[*notes(), *spreads], console=console)
-    if json_path is not None:
-        bench.write_json(rows, json_path)
+                    job.rows.extend(figure_rows(name, figure, pairs, parameters))
+                    job.notes.append(spread(name, pairs))
 
 
 def measure(

@@ -51,10 +51,11 @@ class Backoff:
         if self._waits > IDLE_WAITS:
             pause = max(pause, min((used - self._used) / IDLE_SHARE, MOST_STRETCHES * self.longest))
         elif self.wakeful:
+            end = time.monotonic() + pause
             while pause > WAKEFUL_SECONDS:
                 time.sleep(WAKEFUL_SECONDS)
                 self.comm.Iprobe()
-                pause -= WAKEFUL_SECONDS
+                pause = max(0.0, end - time.monotonic())
         time.sleep(pause)
         self._waits += 1
         self._used = used
