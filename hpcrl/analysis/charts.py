@@ -94,22 +94,18 @@ def ticks(low: float, high: float, at_most: int = 6) -> np.ndarray:
 
 
 def _scales(xs: np.ndarray, ys: np.ndarray) -> tuple[_Scale, _Scale]:
-    across, up = (_Span(values) for values in (xs, ys))
-    room = 0.05 * (up.high - up.low)
-    low = up.low if up.low == 0 else up.low - room
-    return (
-        _Scale(across.low, across.high, LEFT, WIDTH - RIGHT),
-        _Scale(low, up.high + room, HEIGHT - BOTTOM, TOP),
-    )
+    (left, right), (low, high) = _span(xs), _span(ys)
+    room = 0.05 * (high - low)
+    below = low if low == 0 else low - room
+    return _Scale(left, right, LEFT, WIDTH - RIGHT), _Scale(below, high + room, HEIGHT - BOTTOM, TOP)
 
 
-class _Span:
-    def __init__(self, values: np.ndarray):
-        finite = values[np.isfinite(values)]
-        self.low, self.high = float(finite.min()), float(finite.max())
-        if self.low == self.high:
-            half = abs(self.low) / 2 or 0.5
-            self.low, self.high = self.low - half, self.high + half
+def _span(values: np.ndarray) -> tuple[float, float]:
+    """Least and greatest of the finite values; of a single one, some room around it."""
+    finite = values[np.isfinite(values)]
+    low, high = float(finite.min()), float(finite.max())
+    half = (abs(low) / 2 or 0.5) if low == high else 0.0
+    return low - half, high + half
 
 
 def _axes(x: _Scale, y: _Scale, across: str, up: str, names: Sequence[str] = ()) -> str:

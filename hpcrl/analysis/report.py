@@ -68,7 +68,7 @@ def report(runs: Sequence[Run]) -> str:
             "Configuration": configuration_section(runs),
             "Learning": learning_section(runs),
             "Scores": scores_section(runs),
-            "Speed": progress_section("speed", "Speed", runs, RATES),
+            "Speed": progress_section("speed", "Speed", runs, RATES, roles_table(runs)),
             "Gradients": gradients_section(runs),
             "Training": progress_section("training", "Inside training", runs, INTERNALS),
         },
@@ -156,7 +156,25 @@ def _published(runs: Sequence[Run]) -> list[Series]:
     return found
 
 
-def progress_section(name: str, title: str, runs: Sequence[Run], columns: dict[str, str]) -> str:
+def roles_table(runs: Sequence[Run]) -> str:
+    """What each actor and each learner did in a second of the run's time."""
+    rows = []
+    for run in runs:
+        seconds = run.last("wall_seconds") or float("nan")
+        nothing = Number(float("nan"))
+        episodes, gradients = run.tables["episodes"], run.tables["gradients"]
+        for actor in np.unique(episodes["actor"]):
+            steps = episodes["length_steps"][episodes["actor"] == actor]
+            rates = (Number(int(len(steps)), ",d"), Number(float(steps.sum() / seconds), ",.2f"), nothing)
+            rows.append([run.name, f"actor {actor}", *rates])
+        for learner in np.unique(gradients["learner"]):
+            count = gradients["count"][gradients["learner"] == learner].sum()
+            rows.append([run.name, f"learner {learner}", nothing, nothing, Number(float(count / seconds), ",.2f")])
+    heads = ("run", "role", "finished episodes", "steps/s in them", "gradients/s")
+    return f"<details><summary>Actors and learners</summary>{table('roles', heads, rows)}</details>" if rows else ""
+
+
+def progress_section(name: str, title: str, runs: Sequence[Run], columns: dict[str, str], *more: str) -> str:
     """Columns of ``progress``, or of another table, over hours; those that are 0 throughout are left out."""
     pieces, stretch = [], default_stretch(runs, "hours")
     for column, meaning in columns.items():
@@ -168,7 +186,7 @@ def progress_section(name: str, title: str, runs: Sequence[Run], columns: dict[s
                 series.append(Series(label(members), *columns_of))
         chart = charts.lines(series, AXES["hours"].label, meaning)
         pieces.append(figure(f"{name}-{column}", meaning[:1].upper() + meaning[1:], chart))
-    return section(name, title, "Means over stretches of the time axis.", figures(pieces))
+    return section(name, title, "Means over stretches of the time axis.", figures(pieces), *more)
 
 
 def gradients_section(runs: Sequence[Run]) -> str:

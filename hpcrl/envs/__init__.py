@@ -187,7 +187,7 @@ def make_games(
 ) -> VectorEnv:
     """Make simulators to evaluate or to look at: Atari's are `hpcrl.envs.atari.ExactAtari`, with these starts.
 
-    The other arguments are those of `make_env`, and so is what is raised.
+    The other arguments are those of `make_env`, and Atari needs all of them; so is what is raised.
     """
     if not arguments["id"].startswith("ALE/"):
         return make_env(num_envs, seed_sequence, **arguments)

@@ -27,11 +27,17 @@ def main() -> None:
     directory.mkdir()
     shutil.copy(CONFIG, directory / "golden.toml")
     program = "import sys; sys.argv[0] = 'hpcrl'; from hpcrl.cli import main; main()"  # no path of this machine
-    command = [sys.executable, "-c", program, "train", "golden.toml", "--run-dir", "run"]
+    hpcrl = [sys.executable, "-c", program]
+    command = [*hpcrl, "train", "golden.toml", "--run-dir", "run"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     for updates in (40, 80):
         stop = ["--set", f"run.total_updates={updates}"]
         subprocess.run([*command, *stop], check=True, cwd=directory, env=environment)
+    for arguments in (
+        ["export", "run", "--to", "weights", "--output", "agent.h5"],
+        ["starts", "record", "ALE/Pong-v5", "--random", "--count", "2", "--output", "starts.h5"],
+    ):
+        subprocess.run([*hpcrl, *arguments], check=True, cwd=directory, env=environment)
     (directory / "expected.json").write_text(json.dumps(contents(directory / "run"), indent=1) + "\n")
 
 

@@ -6,13 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from make import contents
 
+from hpcrl.config import from_dict
+from hpcrl.envs import make_games
+from hpcrl.launch.agents import load_agent
 from hpcrl.launch.inspect import inspect_run
 from hpcrl.storage import schema
 from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.replay import ReplayFile
+from hpcrl.storage.starts import read_starts
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -48,6 +53,21 @@ def test_their_replay_can_be_read(golden):
             frames = sum(len(frames) for _, frames in replay.frames(lane))
             assert frames == len(replay.outcomes(lane)) == replay.end[lane] - replay.begin[lane] > 0
             assert (replay.priorities(lane) >= 0).all()
+
+
+def test_their_weights_are_those_of_the_run(golden):
+    np.testing.assert_array_equal(load_agent(golden / "agent.h5").params, load_agent(golden / "run").params)
+
+
+def test_games_go_on_from_their_starts(golden):
+    starts = read_starts(golden / "starts.h5")
+    assert (starts.game, starts.surrogate, len(starts.starts)) == ("ALE/Pong-v5", True, 2)
+    arguments = from_dict({"env": {"id": starts.game}}).env.arguments()
+    env = make_games(2, np.random.SeedSequence(1), starts=starts.starts, **arguments)
+    frames = env.reset()
+    assert (frames[0] != frames[1]).any()
+    assert not env.step(np.zeros(2, np.int64)).episode_over.any()
+    env.close()
 
 
 def test_they_can_be_evaluated_and_gone_on_with(golden):

@@ -126,6 +126,15 @@ def test_gradients_are_shares_of_all_and_delays_of_those_sent(runs, tables):
     assert cells["greatest delay [updates]"] == 9
 
 
+def test_rates_of_actors_and_learners_are_those_of_their_rows(runs, tables):
+    rows = {(row[0], row[1]): row[2:] for row in tables.rows["roles"][1:]}
+    seconds = stored(runs[1], "progress")["wall_seconds"][-1]
+    episodes, gradients = stored(runs[1], "episodes"), stored(runs[1], "gradients")
+    assert rows["pong-2", "actor 0"][:2] == [120, pytest.approx(episodes["length_steps"].sum() / seconds)]
+    count = gradients["count"][gradients["learner"] == 1].sum()
+    assert rows["pong-2", "learner 1"][2] == pytest.approx(count / seconds)
+
+
 def test_scores_stand_beside_each_table_that_has_the_game(runs, tables):
     for name, human in (("gorila_noop", 9.3), ("atari57_noop", 14.6)):
         head, *rows = tables.rows[f"scores-{name}"]
