@@ -14,7 +14,7 @@ from rich.console import Console
 from hpcrl import bench
 from hpcrl.bench import _jobs
 
-LEARNERS, BATCH, UPDATES, PAIRS = 2, 256, 6, 7
+LEARNERS, BATCH, UPDATES, PAIRS = 2, 256, 4, 7
 LIMIT_SECONDS = 300.0
 
 
