@@ -117,7 +117,7 @@ class Job:
                 self.counters.set("total_frames", self.began["total_frames"])
                 self.counters.set("global_update", self.began["global_update"])
         wait_for_all(comm)
-        self.stop = StopFlag(self.counters, self.stop_request)
+        self.stop = StopFlag(self.counters, self.stop_request, together=self.synchronous)
         self.reporter = Reporter(
             lambda record: self.reports.push({self.monitor_rank: (record,)}),
             config.actor.report_period_seconds,

@@ -19,10 +19,14 @@ class StopFlag:
     request
         Has an attribute ``made``, set by a signal handler; the flag is then raised when this rank next looks.
     period_seconds : float
+    together : bool
+        Ranks stop only when the counter says so, which then all see at the same moment; else a rank that raises the
+        flag stops at once.
     """
 
-    def __init__(self, counters: Counters, request, period_seconds: float = 0.02):
-        self.counters, self.request, self.period = counters, request, period_seconds
+    def __init__(self, counters: Counters, request, period_seconds: float = 0.02, *, together: bool = False):
+        self.counters, self.request, self.together = counters, request, together
+        self.period = 0.0 if together else period_seconds
         self.value = RUNNING
         self._next_look = 0.0
 
@@ -36,8 +40,9 @@ class StopFlag:
 
     def _raise(self, value: int) -> None:
         if self.value == RUNNING:
-            self.value = value
             self.counters.set("stop", value)
+            if not self.together:
+                self.value = value
 
     def __call__(self) -> bool:
         """Whether the job is to stop."""

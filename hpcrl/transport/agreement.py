@@ -88,6 +88,8 @@ class Agreement:
             return
         at = self._names[name]
         self._changes[at] = value if name in self.LARGEST else value - self._totals[at]
+        if name in self.LARGEST:
+            self._next = 0.0  # the others are to know at once
 
     def add(self, name: str, value: int) -> int:
         """Add to a count; returns what it is by now, as far as can be known without asking.
@@ -177,7 +179,8 @@ class Agreement:
         if self.comm.rank == self.owner:
             for rank, count in enumerate(rows["notes"]):
                 self._heard[rank].extend(rows["note"][rank, :count].copy())
-        if rows["offer"].all():
+        # Ranks that are to stop leave their learners: what was offered in the same meeting, or later, is void.
+        if rows["offer"].all() and not self._totals[self._largest].any():
             self._offers, self._offer = rows["offer"] == 2, 0
             self.settlements += 1
             self._settled, self._since = self._totals.copy(), self._changes.copy()

@@ -99,3 +99,16 @@ def test_term_brings_no_end_nearer_that_is_near_already(clock):
     deadline = Deadline(10.0)
     deadline.hurry()
     assert deadline.left() == 10
+
+
+def test_together_a_rank_stops_when_the_counter_says_so_and_not_before():
+    counters = FakeCounters()
+    mine, other = (StopFlag(counters, NO_SIGNAL, together=True) for _ in range(2))
+    told = {}
+    counters.set = told.__setitem__  # as where a change is known after the next meeting
+    mine.finish()
+    assert (told, mine(), other()) == ({"stop": FINISHED}, False, False)
+    counters.values.update(told)
+    assert mine()
+    assert other()
+    assert mine.value == other.value == FINISHED
