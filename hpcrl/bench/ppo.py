@@ -25,7 +25,7 @@ from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, HpcrlError
 from hpcrl.storage.runlog import read_runlog
 
 PAIRS = 3
-JOB_SECONDS = 16.0
+JOB_SECONDS = 11.0
 """of training, start-up not counted"""
 BOUND_SECONDS = 4.0
 PRECISIONS = {"ppo": ("float32", "bfloat16"), "ppo.float32": ("float32",)}
@@ -35,7 +35,7 @@ CONFIG = f"""
 [run]
 name = "bench_ppo"
 [topology]
-layout = "serial"
+layout = "sampler_learner"
 [env]
 id = "ALE/Pong-v5"
 protocol = "nature"
@@ -46,9 +46,11 @@ kind = "nature"
 horizon_steps = {HORIZON}
 epochs = {EPOCHS}
 minibatches = {MINIBATCHES}
+groups = 2
 clip = 0.1
 [learning]
 algorithm = "ppo"
+update = "allreduce"
 [log]
 period_seconds = 0.1
 display = "plain"
