@@ -18,8 +18,8 @@ from hpcrl.analysis.runs import game_name
 from hpcrl.analysis.scores import human_normalised, table, tables
 from hpcrl.config import Config, from_dict
 from hpcrl.envs import env_spec, make_games
-from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError
-from hpcrl.launch.launcher import launcher_rank
+from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError, StorageError
+from hpcrl.launch.launcher import check_world_size, is_launched, launcher_rank
 from hpcrl.seeding import generator, seed_sequence
 from hpcrl.storage.starts import Starts, read_starts
 from hpcrl.types import GameStart
@@ -145,18 +145,18 @@ def evaluate(episodes: int, play: Callable[[int], Result]) -> Result:
         Of the whole evaluation, on every rank.
     """
     groups = range(-(-episodes // GROUP))
-    alone = launcher_rank(os.environ) is None
-    results = [play(group) for group in groups] if alone else _spread(groups, play)
+    results = _spread(groups, play) if is_launched(os.environ) else [play(group) for group in groups]
     return Result(*(np.concatenate(column)[:episodes] for column in zip(*results, strict=True)))
 
 
 def _spread(groups: range, play: Callable[[int], Result]) -> list[Result]:
     from hpcrl.launch import mpi
 
-    mpi.start()
+    library = mpi.start()
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    check_world_size(comm.size, library, os.environ)
     try:
         mine = {group: play(group) for group in groups[comm.rank :: comm.size]}
     except BaseException:
@@ -236,7 +236,7 @@ def main(
         return play_group(arguments, player.make_policy, group, epsilon=epsilon, seed=seed, starts=given)
 
     result = evaluate(episodes, play)
-    if launcher_rank(os.environ) not in (None, "0"):
+    if is_launched(os.environ) and launcher_rank(os.environ) != "0":
         return EXIT_FINISHED
     print(player.origin)
     print(describe(result, config, protocol=protocol, epsilon=epsilon, seed=seed, starts=starts))
@@ -255,7 +255,10 @@ def main(
             "returns": result.returns.tolist(),
             "steps": result.steps.tolist(),
         }
-        output.write_text(json.dumps(record, indent=1) + "\n")
+        try:
+            output.write_text(json.dumps(record, indent=1) + "\n")
+        except OSError as error:
+            raise StorageError(f"cannot write {output}: {error.strerror}") from error
     return EXIT_FINISHED
 
 

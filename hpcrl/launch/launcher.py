@@ -40,6 +40,11 @@ def launcher_rank(environ: Mapping[str, str]) -> str | None:
     return next((environ[name] for name in RANK_VARIABLES if name in environ), None)
 
 
+def is_launched(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher started this process, maybe among others; a batch script itself was started by none."""
+    return any(name in environ for name in SIZE_VARIABLES if name != "SLURM_NTASKS")
+
+
 def announced_size(environ: Mapping[str, str]) -> tuple[str, int] | None:
     """The variable that is believed and the number of ranks that it announces; None without a launcher."""
     return next(

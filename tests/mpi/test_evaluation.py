@@ -22,6 +22,7 @@ def returns(ranks, tmp_path):
     return record["returns"], record["steps"]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(5, marks=pytest.mark.long)])
 def test_returns_do_not_depend_on_the_number_of_ranks(ranks, tmp_path):
     alone = returns(0, tmp_path)

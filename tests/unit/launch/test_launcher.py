@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hpcrl.errors import EXIT_CONFIG, MachineError, TopologyError
-from hpcrl.launch.launcher import SIZE_VARIABLES, check_launcher, check_world_size, launcher_rank
+from hpcrl.launch.launcher import SIZE_VARIABLES, check_launcher, check_world_size, is_launched, launcher_rank
 from hpcrl.launch.stacks import Library
 
 MPICH, OPEN_MPI = Library("MPICH", (5, 0, 2)), Library("Open MPI", (5, 0, 11))
@@ -23,6 +23,12 @@ def refusal(library, environ, world_size=1):
 
 def test_every_variable_is_covered_here():
     assert set(SIZE_VARIABLES) == {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *SLURM}
+
+
+def test_a_batch_script_is_started_by_no_launcher():
+    assert not is_launched({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"})
+    for variable in set(SIZE_VARIABLES) - {"SLURM_NTASKS"}:
+        assert is_launched({variable: "1", "SLURM_NTASKS": "8"})
 
 
 @pytest.mark.parametrize("library", [MPICH, OPEN_MPI], ids=["mpich", "open mpi"])
