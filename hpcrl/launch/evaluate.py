@@ -243,23 +243,26 @@ def main(
     for line in in_relation(game_name(config.env.id), protocol, result.returns.mean()):
         print(line)
     if output:
-        record = {
-            "player": player.origin,
-            "environment": config.env.id,
-            "protocol": protocol,
-            "starts": str(starts_file) if starts_file else None,
-            "surrogate_starts": bool(starts and starts.surrogate),
-            "epsilon": epsilon,
-            "seed": seed,
-            "frames_per_step": env_spec(**config.env.arguments()).frames_per_step,
-            "returns": result.returns.tolist(),
-            "steps": result.steps.tolist(),
-        }
-        try:
-            output.write_text(json.dumps(record, indent=1) + "\n")
-        except OSError as error:
-            raise StorageError(f"cannot write {output}: {error.strerror}") from error
+        how = {"protocol": protocol, "epsilon": epsilon, "seed": seed, "starts": str(starts_file or "")}
+        how["surrogate_starts"] = bool(starts and starts.surrogate)
+        _write_record(output, player, result, how)
     return EXIT_FINISHED
+
+
+def _write_record(output: Path, player: Player, result: Result, how: Mapping[str, Any]) -> None:
+    config = player.config
+    record = {
+        "player": player.origin,
+        "environment": config.env.id,
+        **how,
+        "frames_per_step": env_spec(**config.env.arguments()).frames_per_step,
+        "returns": result.returns.tolist(),
+        "steps": result.steps.tolist(),
+    }
+    try:
+        output.write_text(json.dumps(record, indent=1) + "\n")
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}") from error
 
 
 def in_relation(game: str, protocol: str, score: float) -> list[str]:
