@@ -25,3 +25,10 @@ def stop_on_signals() -> StopRequest:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, ask)
     return request
+
+
+def ignore_signals() -> None:
+    """For a rank that is done, and has only to exit: srun sends TERM to the others when the first has left with a code
+    other than 0 (``--kill-on-bad-exit``), which must not change theirs."""
+    for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_IGN)

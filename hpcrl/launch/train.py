@@ -25,7 +25,7 @@ from hpcrl.launch.launcher import check_world_size, end_lingering_launcher
 from hpcrl.launch.memory_limits import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
-from hpcrl.launch.signals import stop_on_signals
+from hpcrl.launch.signals import ignore_signals, stop_on_signals
 from hpcrl.launch.stacks import identify
 from hpcrl.launch.threads import Place, crowded, limit_threads
 from hpcrl.launch.topology import Plan, plan
@@ -216,6 +216,7 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
         wait_for_all(comm)
     resources.close()
     watchdog.stop()
+    ignore_signals()
     return code
 
 

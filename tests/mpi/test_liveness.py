@@ -42,7 +42,7 @@ def stopped(pid: int):
             os.kill(pid, signal.SIGCONT)
 
 
-def wait_for(what, seconds=30.0):
+def wait_for(what, seconds=120.0):
     """Wait until ``what()`` is true and return it."""
     deadline = time.monotonic() + seconds
     while not (found := what()):
@@ -185,12 +185,12 @@ def _kill_one(job, run_dir, rng, *, training):
     if training:
         events = run_dir / "events.log"
         before = events.read_text().count("written in") if events.exists() else 0
-        wait_for(lambda: events.exists() and events.read_text().count("written in") > before, 90)
+        wait_for(lambda: events.exists() and events.read_text().count("written in") > before)
     time.sleep(rng.uniform(0.0, 1.0 if training else 4.0))
     assert job.poll() is None, job.communicate()
     files = shared_memory(pids)
     os.kill(rng.choice(pids), signal.SIGKILL)
     _, err = job.communicate(timeout=30)  # some two seconds where the machine is free
     assert job.returncode != 0, err
-    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 20.0)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
     assert not left_in_shared_memory(files)
