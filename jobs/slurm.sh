@@ -14,9 +14,9 @@
 STOPPED=85 MISTAKE=2
 
 train_and_requeue() {
-    local run_dir=$1 warned=0 step status began
+    local run_dir=$1 warned=0 before step status
     shift
-    began=$(mktemp)
+    before=$(newest_checkpoint "$run_dir")
     export_end_time
     echo "$(date -Is) start ${SLURM_RESTART_COUNT:-0} of job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, in $run_dir"
 
@@ -32,10 +32,13 @@ train_and_requeue() {
     if (( status == STOPPED )); then
         if (( warned )) || [[ ! -e $run_dir/stop ]]; then requeue; fi
     elif (( status != 0 && status != MISTAKE )); then
-        if [[ $(find "$run_dir/checkpoints" -name 'step-*[0-9]' -newer "$began" -print -quit) ]]; then requeue; fi
+        if [[ $(newest_checkpoint "$run_dir") != "$before" ]]; then requeue; fi
     fi
-    rm "$began"
     return "$status"
+}
+
+newest_checkpoint() {
+    find "$1/checkpoints" -maxdepth 1 -name 'step-*[0-9]' 2>/dev/null | sort | tail -n 1 || true
 }
 
 # Tell the run when Slurm will end this job. It stops by itself as much earlier as its last checkpoint takes.

@@ -88,6 +88,15 @@ def wait_for_number(run_dir, number):
         time.sleep(0.2)
 
 
+def wait_for_an_attempt(run_dir):
+    """Wait until a checkpoint has been begun, and finished or given up."""
+    deadline = time.monotonic() + 60
+    for seen in (True, False):
+        while any((run_dir / "checkpoints").glob("*.tmp")) != seen:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+
 def test_training_goes_on_while_the_disk_is_full(small_disk):
     run_dir, filler = small_disk / "run", small_disk / "filler"
     with training_job(3, CONFIG, run_dir, "checkpoint.period_seconds=0.5", "checkpoint.keep_last=1") as process:
@@ -98,7 +107,8 @@ def test_training_goes_on_while_the_disk_is_full(small_disk):
                     while True:
                         file.write(bytes(size))
                         file.flush()
-        time.sleep(3)
+        for _ in range(2):  # the first may have begun before
+            wait_for_an_attempt(run_dir)
         assert process.poll() is None
         before = number_of_newest(run_dir)
         assert before >= 1  # the last good one
