@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 NODES = 4
 DAEMONS = ("slurmctld", "slurmd")
 CONFIG = """\
@@ -116,9 +117,10 @@ class Cluster:
                     os.kill(int(entry.name), signal.SIGKILL)
 
     def client(self, *command: object, check: bool = True, **extra: str) -> str:
-        """Run one of Slurm's commands and return what it prints."""
+        """Run one of Slurm's commands, from the root of the repository, and return what it prints."""
         done = subprocess.run(
             list(map(str, command)),
+            cwd=ROOT,
             env={**self.environment, **extra},
             capture_output=True,
             text=True,
