@@ -41,14 +41,13 @@ def wait_for_end(slurm, job):
 
 
 def wait_for_start(slurm, job, run_dir, number, seconds=120.0):
-    """Wait until a job that is queued again has begun to train, without the minutes for which Slurm lets it wait."""
+    """Wait until a job has been queued again and begun to train, for the ``number``-th time.
 
-    def started():
-        if slurm.client("squeue", "--noheader", "--jobs", job, "--format=%T").strip() == "PENDING":
-            slurm.client("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
-        return len(list_segments(run_dir)[0]) == number
-
-    wait_for(started, seconds)
+    Slurm lets it wait for two minutes, since a job that begins in the second in which it ended is refused by its nodes.
+    """
+    wait_for(lambda: slurm.client("squeue", "--noheader", "--jobs", job, "--format=%T").strip() == "PENDING", seconds)
+    slurm.client("scontrol", "update", f"JobId={job}", "StartTime=now+3seconds")
+    wait_for(lambda: len(list_segments(run_dir)[0]) == number, seconds)
 
 
 def stop(slurm, run_dir):
@@ -103,7 +102,8 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_is_not_queued_again(slurm, tmp_
 def test_a_job_stops_before_its_time_limit_and_goes_on(slurm, tmp_path):
     run_dir = tmp_path / "run"
     job = submit(slurm, run_dir, "slurm_node.sh", sbatch=("--ntasks=3", "--time=1", "--signal=B:USR1@1"))
-    wait_for_start(slurm, job, run_dir, 3, 400)
+    for number in (2, 3):
+        wait_for_start(slurm, job, run_dir, number)
     stop(slurm, run_dir)
     state, code, restarts = wait_for_end(slurm, job)
     said = Path(f"{run_dir}-4294967294.out").read_text()
