@@ -1,9 +1,7 @@
 """A real Slurm of four nodes on this machine: a controller, and one daemon for each node."""
 
-import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -11,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NODES = 4
-DAEMONS = ("slurmctld", "slurmd")
+NEEDED = ("slurmctld", "slurmd", "sbatch", "srun", "setpriv", "unshare")
+NODE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""A node is a process namespace: what runs there ends with its daemon."""
 CONFIG = """\
 ClusterName=hpcrl
 SlurmctldHost={host}(127.0.0.1)
@@ -65,7 +65,7 @@ class Cluster:
 
     def __init__(self, directory: Path):
         path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        missing = [name for name in (*DAEMONS, "sbatch", "srun", "setpriv") if shutil.which(name, path=path) is None]
+        missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
         if missing:
             raise NoSlurm(f"{', '.join(missing)} not found: install Slurm (Debian, Ubuntu: slurm-wlm)")
         if os.geteuid() != 0:
@@ -104,17 +104,12 @@ class Cluster:
 
     def start_node(self, name: str) -> None:
         """Start the daemon of a node; it ends with this process at the latest."""
-        self._start(name, "slurmd", "-D", "-N", name)
+        self._start(name, *NODE, "slurmd", "-D", "-N", name)
 
     def fail_node(self, name: str) -> None:
-        """Kill a node's daemon and everything that runs there."""
+        """Kill everything that runs on a node."""
         self._daemons[name].kill()
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):  # processes come and go; most entries are none
-                environment = (entry / "environ").read_bytes().split(b"\0")
-                ours = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment
-                if ours and f"SLURMD_NODENAME={name}".encode() in environment:
-                    os.kill(int(entry.name), signal.SIGKILL)
+        self._daemons[name].wait()
 
     def client(self, *command: object, check: bool = True, **extra: str) -> str:
         """Run one of Slurm's commands, from the root of the repository, and return what it prints."""
@@ -132,16 +127,10 @@ class Cluster:
         return done.stdout
 
     def close(self) -> None:
-        """End all jobs and daemons."""
-        if "slurmctld" in self._daemons and self._daemons["slurmctld"].poll() is None:
-            self.client("scancel", "--signal=KILL", "--user=root", check=False)
-        for process in reversed(self._daemons.values()):
-            process.send_signal(signal.SIGTERM)
+        """End all daemons, and with them all jobs."""
         for process in self._daemons.values():
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.kill()
+            process.wait()
 
 
 def free_ports(count: int) -> int:
