@@ -1,7 +1,9 @@
 """A real Slurm of four nodes on this machine: a controller, and one daemon for each node."""
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -9,9 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NODES = 4
-NEEDED = ("slurmctld", "slurmd", "sbatch", "srun", "setpriv", "unshare")
-NODE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""A node is a process namespace: what runs there ends with its daemon."""
+NEEDED = ("slurmctld", "slurmd", "sbatch", "srun", "setpriv", "unshare", "nsenter")
+NAMESPACE = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""All daemons and jobs are in a process namespace that ends with us."""
 CONFIG = """\
 ClusterName=hpcrl
 SlurmctldHost={host}(127.0.0.1)
@@ -84,32 +86,44 @@ class Cluster:
             )
         )
         self.environment = {**os.environ, "PATH": path, "SLURM_CONF": str(directory / "slurm.conf")}
-        self._daemons: dict[str, subprocess.Popen] = {}
+        self._namespace = subprocess.Popen(
+            [*NAMESPACE, "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE
+        )
+        if not self._namespace.stdout.readline():
+            raise NoSlurm("process namespaces are not allowed here")
+        pid = self._namespace.pid
+        self._init = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
         self._start("slurmctld", "slurmctld", "-D")
         for node in range(1, NODES + 1):
             (directory / f"spool-n{node}").mkdir()
             self.start_node(f"n{node}")
         deadline = time.monotonic() + 60
-        while self.client("sinfo", "--noheader", "--states=idle", "--format=%D", "-p", "main").strip() != str(NODES):
-            if time.monotonic() > deadline or self._daemons["slurmctld"].poll() is not None:
+        while self.client(
+            "sinfo", "--noheader", "--states=idle", "--format=%D", "-p", "main", check=False
+        ).strip() != str(NODES):
+            if time.monotonic() > deadline:
                 self.close()
                 raise NoSlurm(f"its nodes do not come up: {(directory / 'slurmctld.log').read_text()[-500:]}")
             time.sleep(0.2)
 
     def _start(self, name: str, *command: str) -> None:
+        enter = ["nsenter", "--target", self._init, "--pid", "--mount", *command]
         with open(self.directory / f"{name}.out", "ab") as out:
-            self._daemons[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *command], env=self.environment, stdout=out, stderr=out
-            )
+            subprocess.Popen(enter, env=self.environment, stdout=out, stderr=out)
 
     def start_node(self, name: str) -> None:
-        """Start the daemon of a node; it ends with this process at the latest."""
-        self._start(name, *NODE, "slurmd", "-D", "-N", name)
+        """Start the daemon of a node."""
+        self._start(name, "slurmd", "-D", "-N", name)
 
     def fail_node(self, name: str) -> None:
-        """Kill everything that runs on a node."""
-        self._daemons[name].kill()
-        self._daemons[name].wait()
+        """Kill the daemon of a node, and the batch script and the tasks there."""
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):  # processes come and go; most entries are none
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                command = (entry / "cmdline").read_bytes()
+                there = f"SLURMD_NODENAME={name}".encode() in environment or command.endswith(f"-N\0{name}\0".encode())
+                if there and f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def client(self, *command: object, check: bool = True, **extra: str) -> str:
         """Run one of Slurm's commands, from the root of the repository, and return what it prints."""
@@ -127,10 +141,9 @@ class Cluster:
         return done.stdout
 
     def close(self) -> None:
-        """End all daemons, and with them all jobs."""
-        for process in self._daemons.values():
-            process.kill()
-            process.wait()
+        """End all daemons and jobs."""
+        self._namespace.kill()
+        self._namespace.wait()
 
 
 def free_ports(count: int) -> int:
