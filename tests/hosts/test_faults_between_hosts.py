@@ -20,7 +20,7 @@ def training_job(hosts, placement: dict[str, int], run_dir: Path, *overrides: st
     """A job that is training: one server, on the first host, and bundles."""
     sets = [part for override in overrides for part in ("--set", override)]
     with hosts.job(placement, ["-m", "hpcrl", "train", CONFIG, "--run-dir", run_dir, *sets]) as job:
-        wait_for_updates(job, run_dir, 1, seconds=60)
+        wait_for_updates(job, run_dir, 1, seconds=120)
         yield job
 
 
@@ -52,7 +52,7 @@ def test_a_cut_of_a_few_seconds_is_survived(hosts, tmp_path):
         hosts.cut("h2")
         time.sleep(4)
         hosts.join("h2")
-        wait_for_updates(job, tmp_path / "run", updates_of(tmp_path / "run") + 100, seconds=40)
+        wait_for_updates(job, tmp_path / "run", updates_of(tmp_path / "run") + 100, seconds=120)
 
 
 @pytest.mark.parametrize("placement", [{"h1": 2, "h2": 2}, pytest.param({"h1": 1, "h2": 2}, marks=pytest.mark.long)])
@@ -60,7 +60,7 @@ def test_a_network_cut_for_good_ends_the_job_with_the_stalled_code(placement, ho
     limits = ["run.heartbeat_seconds=2.0", "run.stall_seconds=8.0"]
     with training_job(hosts, placement, tmp_path / "run", *limits) as job:
         hosts.cut("h2")
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=120)
         assert "run.stall_seconds" in err
         # Open MPI's launcher waits for the hosts that are cut off until it is ended itself, and then says 1.
         assert job.returncode == (1 if is_open_mpi() else EXIT_STALLED), err

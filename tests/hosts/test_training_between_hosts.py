@@ -19,7 +19,7 @@ def train(hosts, placement: dict[str, int], run_dir: Path, *overrides: str, prog
     """Run ``hpcrl train``, or another program with the same arguments, to its end."""
     sets = [part for override in overrides for part in ("--set", override)]
     arguments = [*program, CONFIG, "--run-dir", run_dir, *sets]
-    return hosts.run_ranks(placement, arguments, timeout=90, **extra)
+    return hosts.run_ranks(placement, arguments, timeout=180, **extra)
 
 
 @pytest.mark.parametrize(
