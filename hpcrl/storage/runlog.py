@@ -122,6 +122,9 @@ class RunLog:
         while self._file is None:
             self.path = self._run_dir / schema.RUNLOG_FILE.format(number)
             try:
+                # Not a NewFile: HDF5 marks a file that it writes through Python in a way that SWMR readers refuse. So
+                # other threads wait here, and below for the switch to SWMR, for the disk: four writes, before training
+                # begins and after a fault of the disk.
                 self._file = open_file(self.path, "x")
             except FileExistsError:
                 number += 1
