@@ -179,8 +179,7 @@ class Agreement:
         if self.comm.rank == self.owner:
             for rank, count in enumerate(rows["notes"]):
                 self._heard[rank].extend(rows["note"][rank, :count].copy())
-        # Ranks that are to stop leave their learners: what was offered in the same meeting, or later, is void.
-        if rows["offer"].all() and not self._totals[self._largest].any():
+        if rows["offer"].all():
             self._offers, self._offer = rows["offer"] == 2, 0
             self.settlements += 1
             self._settled, self._since = self._totals.copy(), self._changes.copy()
