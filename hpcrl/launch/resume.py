@@ -104,13 +104,14 @@ def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str
 def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
     """Whether the run goes on bit for bit, with the episodes in flight: one rank then and now, the same simulators.
 
-    The old parameters that a virtual delay looks back on are in no checkpoint.
+    The old parameters that a virtual delay looks back on are in no checkpoint, nor are steps between visits to a store.
     """
     then = checkpoint.attributes["config"]
     return (
         plan.layout == then["topology"]["layout"] == "serial"
         and config.env.simulators == then["env"]["simulators"]
         and not config.learning.virtual_delay
+        and config.learner.sync_period_updates == 1
         and (_has_replay(checkpoint) if config.learning.uses_replay else _same_rollouts(then, config))
     )
 
