@@ -8,7 +8,7 @@
 # started. The same script then goes on where it stopped. A run that ended, that somebody stopped (hpcrl stop RUN_DIR),
 # that was cancelled, or that has a mistake in its configuration, is not queued again.
 #
-# SRUN_MPI     how srun starts an MPI program: pmi2 for MPICH (the default), pmix for Open MPI; `srun --mpi=list`
+# HPCRL_SRUN_MPI   how srun starts an MPI program: pmi2 for MPICH (the default), pmix for Open MPI; `srun --mpi=list`
 
 # Exit codes of the trainer: stopped cleanly, the same command goes on; a mistake in the configuration or the set-up.
 STOPPED=85 MISTAKE=2
@@ -23,7 +23,7 @@ train_and_requeue() {
     # Signals reach this shell, which asks the run to stop, and waits. Slurm sends TERM to the tasks by itself.
     trap 'warned=1; hpcrl stop "$run_dir"' USR1
     trap : TERM
-    srun --mpi="${SRUN_MPI:-pmi2}" --kill-on-bad-exit=1 hpcrl train "$@" --run-dir "$run_dir" &
+    srun --mpi="${HPCRL_SRUN_MPI:-pmi2}" --kill-on-bad-exit=1 hpcrl train "$@" --run-dir "$run_dir" &
     step=$!
     while status=0; wait "$step" || status=$?; kill -0 "$step" 2>/dev/null; do
         : # `wait` was ended by a signal
@@ -45,7 +45,7 @@ newest_checkpoint() {
 export_end_time() {
     local end
     unset HPCRL_END_TIME # that of an earlier start, or of the job that this one was submitted from
-    end=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %e | head -n 1) || return 0
+    end=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %e 2>/dev/null | head -n 1) || return 0
     end=$(date --date "$end" +%s 2>/dev/null) || return 0 # no limit
     export HPCRL_END_TIME=$end
 }

@@ -69,14 +69,15 @@ def test_the_job_trains_the_game_of_its_task(tmp_path, task, game):
     (tmp_path / "srun").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": task}
     environment |= {"SLURM_SUBMIT_DIR": str(ROOT), "SCRATCH": "/scratch"}
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
     command = ["bash", "jobs/atari49.sh", "--set", "run.seed=2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment, check=False)
     if game is None:
         assert (done.returncode, done.stdout) == (2, "")
         assert "has no line 50" in done.stderr
     else:
-        assert f"hpcrl train configs/atari49.toml --set env.id=ALE/{game}-v5" in done.stdout
-        assert f"--run-dir /scratch/atari49/{game} --set run.seed=2" in done.stdout
+        assert f"hpcrl train configs/atari49.toml --set env.id=ALE/{game}-v5 --set run.seed=2" in done.stdout
+        assert f"--run-dir /scratch/atari49/{game}\n" in done.stdout
 
 
 def test_a_file_without_games_is_told(tmp_path):
