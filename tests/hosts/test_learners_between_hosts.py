@@ -12,6 +12,7 @@ AVERAGING = HERE.parent / "mpi" / "ranks" / "averaging.py"
 CONFIG = HERE.parent / "mpi" / "small.toml"
 
 
+@pytest.mark.long
 def test_hierarchical_sums_equal_flat_ones(hosts):
     """Both against one learner with all minibatches, for SGD, RMSProp and Adam; ``gloo`` is the hierarchical one."""
     done = hosts.run_ranks({"h1": 2, "h2": 2}, ["-m", "mpi4py", AVERAGING, "mpi", "gloo"], timeout=120)

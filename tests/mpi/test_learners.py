@@ -21,6 +21,7 @@ def output(ranks: int, program: str, *arguments, **extra: str) -> str:
     return done.stdout
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_learners_equal_one_with_all_their_minibatches(ranks):
     """For SGD, RMSProp and Adam, also where some refuse their gradient or have one that is not finite."""
@@ -28,6 +29,7 @@ def test_learners_equal_one_with_all_their_minibatches(ranks):
     assert said.split() == ["mpi", "equal", "gloo", "equal"]
 
 
+@pytest.mark.one_mpi
 def test_a_synchronous_job_trains_stops_and_goes_on_in_other_layouts(tmp_path):
     done = train(3, CONFIG, tmp_path, *SYNCHRONOUS, "run.total_updates=60", "log.period_seconds=0.2")
     assert done.returncode == 0, done.stderr
@@ -59,6 +61,7 @@ def test_nccl_without_a_gpu_is_a_clear_error(tmp_path):
     assert "expected 'auto', 'mpi' or 'gloo', because NCCL needs a GPU" in done.stderr
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("learners", "period"),
     [(1, 0), (1, 4), (3, 4), *(pytest.param(*more, marks=pytest.mark.long) for more in ((1, 1), (1, 24), (3, 1)))],
@@ -87,6 +90,7 @@ def test_no_increment_of_a_locked_chunk_is_lost(locking, increments, chunks):
 STORE = ["topology.layout=sampler_learner", "learning.update=store"]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("case", ["store", pytest.param("every fourth, split", marks=pytest.mark.long)])
 def test_learners_that_share_a_store_train(case, tmp_path):
     more, ranks = ["learner.sync_period_updates=4", "topology.servers=2"], 5
