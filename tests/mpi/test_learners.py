@@ -101,8 +101,8 @@ def test_learners_that_share_a_store_train(case, tmp_path):
     checkpoint, skipped = latest(tmp_path)
     assert not skipped
     assert 80 <= checkpoint.global_update < 80 + 4 * 3
-    gradients = read_runlog(tmp_path, "gradients")
-    assert set(gradients["fate"]) == {0}
+    # The last of a learner finds that others have ended the run.
+    assert set(read_runlog(tmp_path, "gradients")["fate"]) <= {0, 2}
     done = train(2, CONFIG, tmp_path, *STORE, "run.total_updates=120")
     assert done.returncode == 0, done.stderr
     assert 120 <= latest(tmp_path)[0].global_update < 124
