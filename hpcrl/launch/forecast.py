@@ -187,6 +187,7 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
     vector_bytes = sizes.num_parameters * FLOAT_BYTES
     private, shared = LIBRARY_BYTES + PROCESS_BYTES, 0
     replicas = bool(kinds & {"learner", "actor"}) + ("evaluator" in kinds)
+    replicas += "actor" in kinds and sizes.rollout_bytes > 0  # which acts, unchanged while a rollout lasts
     private += replicas * REPLICA_VECTORS * vector_bytes
     for role in rank.roles:
         if role.kind == "parameter_server" and plan.synchronous:

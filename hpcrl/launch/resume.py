@@ -117,7 +117,8 @@ def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
 
 
 def _same_rollouts(then: Mapping, config: Config) -> bool:
-    return all(then["policy"][key] == getattr(config.policy, key) for key in ("horizon_steps", "groups"))
+    policy = then.get("policy", {})  # older versions had none
+    return all(policy.get(key) == getattr(config.policy, key) for key in ("horizon_steps", "groups"))
 
 
 def _has_replay(checkpoint: Checkpoint) -> bool:

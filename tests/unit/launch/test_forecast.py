@@ -172,3 +172,13 @@ def test_synchronous_learners_send_gradients_between_nodes_and_nothing_else():
     assert {node.sent_bytes_per_second for node in found.nodes} == {found.reduced_bytes_per_second}
     assert (found.pushed_bytes_per_second, found.pulled_bytes_per_second) == (0, 0)
     assert found.steps_per_second == 8 * 10 * 32 / 8
+
+
+def test_rollouts_are_in_the_memory_of_those_who_learn_from_them_and_nothing_is_replayed():
+    p = make(3, [0] * 3, layout="sampler_learner", servers=1, replay=False)
+    f = forecast(p, replace(SIZES, rollout_bytes=10**6), PERIODS, updates_per_second=10)
+    assert f.replay_bytes == 0
+    without = forecast(p, SIZES, PERIODS, updates_per_second=10)
+    # and a second replica, which acts
+    assert f.ranks[1].private_bytes - without.ranks[1].private_bytes == 10**6 + 3 * VECTOR
+    assert f.ranks[0] == without.ranks[0]
