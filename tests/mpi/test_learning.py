@@ -17,6 +17,7 @@ CASES = [  # configuration, greedy mean return that counts as good, ranks with a
     ("cartpole_ppo.toml", 475.0, 1),
     pytest.param("cartpole_a2c.toml", 400.0, 1, marks=pytest.mark.long),
     pytest.param("cartpole_a3c.toml", 400.0, 4, marks=pytest.mark.long),
+    pytest.param("cartpole_appo.toml", 400.0, 4, marks=pytest.mark.long),
     pytest.param("pendulum_ppo.toml", -200.0, 1, marks=pytest.mark.long),
     *(
         pytest.param(name, 0.95, 5, marks=pytest.mark.long)
