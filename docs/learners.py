@@ -1,4 +1,4 @@
-"""How two learners of catch learn in each way of updating, and with rarer visits to the store; tables of learners.md.
+"""How two learners of catch learn in each way of updating, and with rarer visits to the store; prints tables.
 
     python docs/learners.py ways runs/learners       # server, store and allreduce at equal frames
     python docs/learners.py periods runs/learners    # the store, visited every 1, 4, 16 and 64 updates
