@@ -23,7 +23,7 @@ CASES = {
 def test_learners_with_simulators_of_their_own(case, tmp_path):
     ranks, sets = CASES[case]
     for updates in (40, 80):
-        done = train(ranks, CONFIG, tmp_path / "run", *COMMON, *sets, f"run.total_updates={updates}")
+        done = train(ranks, CONFIG, tmp_path / "run", *COMMON, *sets, f"run.total_updates={updates}", timeout=300)
         assert done.returncode == 0, done.stderr
         checkpoint, skipped = latest(tmp_path / "run")
         assert not skipped
