@@ -63,7 +63,7 @@ def cancelled(slurm):
     wait_for(lambda: not slurm.client("squeue", "--noheader").strip())
 
 
-pytestmark = pytest.mark.usefixtures("cancelled")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cancelled")]
 
 
 def test_a_warned_job_is_queued_again_and_goes_on_until_it_is_stopped(slurm, tmp_path):
@@ -98,7 +98,6 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_is_not_queued_again(slurm, tmp_
     assert not list((run_dir / "checkpoints").glob("*.tmp"))
 
 
-@pytest.mark.long
 def test_a_job_stops_before_its_time_limit_and_goes_on(slurm, tmp_path):
     run_dir = tmp_path / "run"
     job = submit(slurm, run_dir, "slurm_node.sh", sbatch=("--ntasks=3", "--time=1", "--signal=B:USR1@1"))
@@ -113,7 +112,6 @@ def test_a_job_stops_before_its_time_limit_and_goes_on(slurm, tmp_path):
     assert said.count("resuming") == 2
 
 
-@pytest.mark.long
 def test_a_job_gives_way_to_a_more_urgent_one_and_goes_on_after_it(slurm, tmp_path):
     run_dir = tmp_path / "run"
     job = submit(slurm, run_dir, "slurm_gorila.sh")
@@ -127,7 +125,6 @@ def test_a_job_gives_way_to_a_more_urgent_one_and_goes_on_after_it(slurm, tmp_pa
     assert "resuming" in said
 
 
-@pytest.mark.long
 def test_a_job_goes_on_after_one_of_its_nodes_failed(slurm, tmp_path):
     run_dir = tmp_path / "run"
     job = submit(slurm, run_dir, "slurm_gorila.sh", "checkpoint.period_seconds=1.0")
@@ -139,10 +136,10 @@ def test_a_job_goes_on_after_one_of_its_nodes_failed(slurm, tmp_path):
     assert wait_for_end(slurm, job) == ("FAILED", EXIT_STOPPED, 1)
 
 
-@pytest.mark.long
 def test_an_array_of_games_and_seeds(slurm, tmp_path):
     arguments = ("run.total_updates=50",)
-    sbatch = ("--array=0-3", "--ntasks=2", "--time=10")
+    # One after the other: of jobs of MPICH that start at once on one host, one has got another's message.
+    sbatch = ("--array=0-3%1", "--ntasks=2", "--time=10")
     games = {"GAMES": "catch CartPole-v1", "RUNS": str(tmp_path)}
     job = submit(slurm, tmp_path / "array", "slurm_array.sh", *arguments, sbatch=sbatch, **games)
     wait_for(lambda: not slurm.client("squeue", "--noheader", "--jobs", job, check=False).strip(), 300)
