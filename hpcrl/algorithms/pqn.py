@@ -57,6 +57,7 @@ class Pqn:
             kl=none,
             clipped=none,
             gradient_norm=norm.item(),
+            diversity=none,
         )
 
 
