@@ -98,7 +98,7 @@ cli.main()
 """hpcrl whose monitor looks more often whether a checkpoint is due, since these runs are short."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["catch", "ale", pytest.param("ppo", marks=pytest.mark.long)])
 def test_stopped_and_killed_and_resumed(case, tmp_path):
     run_dir = tmp_path / "stopped"
     start(run_dir, case, 100)

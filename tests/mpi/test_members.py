@@ -21,7 +21,7 @@ LEARNING = [
     "learning.learning_rate=2e-3",
     "learning.target_period_updates=50",
 ]
-OFTEN = {"C51", "QR-DQN", "epsilon-Rainbow", "PQN"}
+OFTEN = {"QR-DQN", "epsilon-Rainbow", "PQN"}
 """Members that the short suite trains; that DQN learns is seen in test_learning too."""
 
 

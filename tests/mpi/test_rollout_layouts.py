@@ -19,7 +19,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["ppo, synchronous", pytest.param("a3c", marks=pytest.mark.long)])
 def test_learners_with_simulators_of_their_own(case, tmp_path):
     ranks, sets = CASES[case]
     for updates in (40, 80):
