@@ -22,6 +22,7 @@ Indices are absolute (they never wrap); record ``i`` lies in slot ``i % capacity
 written once more behind the ring, so that every run of up to ``mirror`` records is one contiguous read.
 """
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -145,7 +146,7 @@ def shortest_capacity(stack: int, n_step: int) -> int:
     return 2 * (stack + n_step) + 4
 
 
-class StepWriter:
+class StepWriter(ABC):
     """Turns steps into records; what its subclasses do with them is `_write`.
 
     Parameters
@@ -224,8 +225,9 @@ class StepWriter:
         self._frames[rows, slots] = frame
         self._outcomes[rows, slots] = outcome
 
+    @abstractmethod
     def _write(self, lanes: np.ndarray, frame: np.ndarray, outcome: np.ndarray) -> None:
-        raise NotImplementedError
+        """Write one record to each of ``lanes``: its frame, and the outcome of the step that led to it."""
 
 
 class Lanes(StepWriter):
