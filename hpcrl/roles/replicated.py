@@ -18,7 +18,7 @@ from hpcrl.networks import Replica
 from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.reduction import MpiReduction
 from hpcrl.roles.shard import Shard
-from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, target_is_old
+from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, follow_target
 from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.collectives import Collectives
 
@@ -167,9 +167,7 @@ class AllreduceUpdate:
     def pull(self, number: int) -> None:
         """Take note of the clock, and take the target if there is a newer one."""
         self.online.pull()
-        if self.target and target_is_old(self.online, self.target, self.parameters.target_period):
-            self.target.pull()
-            self.online.flat.check()
+        follow_target(self.online, self.target, self.parameters.target_period)
 
     def give(self, number: int, *, accepted: bool) -> None:
         """Offer the gradient to the others."""

@@ -19,7 +19,7 @@ from hpcrl.errors import StalledError
 from hpcrl.networks import Replica
 from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.replicated import OwnReplica
-from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, target_is_old
+from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, follow_target
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.store import Block, ChunkStore
 
@@ -98,9 +98,7 @@ class StoreUpdate:
     def pull(self, number: int) -> None:
         """Take note of the clock, and take the target if there is a newer one; parameters came with the last push."""
         self.online.pull()
-        if self.target and target_is_old(self.online, self.target, self.target_period):
-            self.target.pull()
-            self.online.flat.check()
+        follow_target(self.online, self.target, self.target_period)
 
     def give(self, number: int, *, accepted: bool) -> None:
         """Apply the gradient, here or at once to the central parameters; the rest when chunks are free."""

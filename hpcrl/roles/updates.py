@@ -96,9 +96,7 @@ class ServerUpdate:
         """Pull the parameters if that is due, and the target if there must be a newer one."""
         if number % self.pull_period == 0 or self.online.empty:
             self.online.pull()
-        if self.target and target_is_old(self.online, self.target, self.target_period):
-            self.target.pull()
-            self.online.flat.check()
+        follow_target(self.online, self.target, self.target_period)
 
     def give(self, number: int, *, accepted: bool) -> None:
         """Push the gradient, if it is accepted."""
@@ -124,7 +122,8 @@ def _fate(verdicts: Sequence[tuple[bool, int]]) -> Fate:
     return fate, verdicts[0][1]
 
 
-def target_is_old(online: Replica, target: Replica, target_period: int) -> bool:
-    """Whether there is a newer target than the one held: one is made at every multiple of ``target_period``."""
-    newest = online.versions // target_period * target_period
-    return bool((target.versions < newest).any())
+def follow_target(online: Replica, target: Replica | None, target_period: int) -> None:
+    """Pull the target if there is a newer one than the one held: one is made at every multiple of ``target_period``."""
+    if target and (target.versions < online.versions // target_period * target_period).any():
+        target.pull()
+        online.flat.check()
