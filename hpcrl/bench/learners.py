@@ -6,10 +6,7 @@ processes do one and the other in turn. MPI and its launcher are chosen as in ``
 """
 
 import statistics
-import tempfile
 from pathlib import Path
-
-from rich.console import Console
 
 from hpcrl import bench
 from hpcrl.bench import _jobs
@@ -30,20 +27,13 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         ``json_path`` cannot be written.
     """
-    console, launcher = Console(), _jobs.find_mpiexec()
-    if json_path is not None:
-        bench.check_writable(json_path)
-    rows, notes = [], []
-    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
-        for backend in ("mpi", "gloo"):
-            found = measure(launcher, backend, Path(tmp), batch=BATCH, updates=UPDATES, pairs=PAIRS)
-            rows += figure_rows(backend, found)
-            ratios = sorted(alone / together for together, alone in found)
-            notes.append(f"learners.{backend}: {len(found)} pairs, ratio {ratios[0]:.3f} to {ratios[-1]:.3f}")
     title = f"hpcrl bench learners ({LEARNERS} learners, batch {BATCH})"
-    bench.print_rows(rows, title=title, header=bench.machine(), notes=notes, console=console)
-    if json_path is not None:
-        bench.write_json(rows, json_path)
+    with _jobs.measurement(title, json_path) as job:
+        for backend in ("mpi", "gloo"):
+            found = measure(job.launcher, backend, job.directory, batch=BATCH, updates=UPDATES, pairs=PAIRS)
+            job.rows.extend(figure_rows(backend, found))
+            ratios = sorted(alone / together for together, alone in found)
+            job.notes.append(f"learners.{backend}: {len(found)} pairs, ratio {ratios[0]:.3f} to {ratios[-1]:.3f}")
 
 
 def measure(
