@@ -1,9 +1,10 @@
 """Opening HDF5 files, making them safe on the disk, and the wording of file faults."""
 
 import errno
+import io
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
@@ -86,24 +87,57 @@ class NewFile(h5py.File):
     Raises
     ------
     OSError
-        The file exists, or cannot be made or written.
+        The file exists, or cannot be made; or, when it is closed, that it could not be written.
     """
 
     def __init__(self, path: Path):
-        self._raw = open(path, "x+b", buffering=0)  # noqa: SIM115 (closed with the HDF5 file)
-        super().__init__(self._raw, "w", libver=_LIBVER)
+        self._stream = _Stream(path)
+        super().__init__(self._stream, "w", libver=_LIBVER)
 
     @property
     def filename(self) -> str:
         """Path of the file, as of any other."""
-        return str(self._raw.name)
+        return str(self._stream.name)
 
     def close(self) -> None:
         """Close the file; what is still buffered is written."""
         try:
             super().close()
         finally:
-            self._raw.close()
+            self._stream.close()
+        if self._stream.fault is not None:
+            raise self._stream.fault
+
+
+class _Stream(io.FileIO):
+    """A new file that keeps its first fault instead of raising it.
+
+    HDF5 goes on for a while after one of its calls failed, and h5py makes those further calls with the first call's
+    exception pending, which Python turns into any other; nor does h5py look whether all of the bytes were written.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__(path, "x+")
+        self.fault: OSError | None = None
+
+    def readinto(self, buffer) -> int:
+        return self._attempt(super().readinto, buffer)
+
+    def write(self, data) -> int:
+        rest = memoryview(data)
+        while len(rest) and self.fault is None:
+            rest = rest[self._attempt(super().write, rest) :]
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        return self._attempt(super().truncate, size)
+
+    def _attempt(self, call: Callable, argument) -> int:
+        try:
+            return call(argument)
+        except OSError as error:
+            self.fault = self.fault or error
+            return 0
 
 
 _lockless: set[int] = set()

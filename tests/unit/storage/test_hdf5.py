@@ -1,7 +1,9 @@
 """HDF5 files on file systems whose locks fail, or that are slow."""
 
-import io
+import errno
 import logging
+import resource
+import sys
 import threading
 import time
 
@@ -61,7 +63,7 @@ def test_what_the_user_set_is_obeyed(failing_locks, tmp_path, monkeypatch):
         open_file(tmp_path / "a.h5", "x")
 
 
-class SlowDisk(io.FileIO):
+class SlowDisk(hdf5._Stream):
     """A file on a disk that takes its time for every write."""
 
     SECONDS = 0.4
@@ -72,7 +74,7 @@ class SlowDisk(io.FileIO):
 
 
 def test_other_threads_do_not_wait_for_a_slow_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(hdf5, "open", lambda path, mode, buffering=-1: SlowDisk(path, mode), raising=False)
+    monkeypatch.setattr(hdf5, "_Stream", SlowDisk)
     began = time.monotonic()
     arguments = (tmp_path / "state.h5", "learner", {"a": np.arange(1000), "b": np.zeros(3)}, {})
     writer = threading.Thread(target=write_state, args=arguments)
@@ -86,3 +88,31 @@ def test_other_threads_do_not_wait_for_a_slow_disk(tmp_path, monkeypatch):
     assert longest < 0.9 * SlowDisk.SECONDS
     arrays, _ = read_state(tmp_path / "state.h5", "learner")
     assert arrays["a"].tolist() == list(range(1000))
+
+
+@pytest.fixture
+def largest_file():
+    """Let no file grow beyond so many bytes; a write across that end is cut short, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda num_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("num_bytes", [4_000_000, 8_000_000])
+def test_a_fault_of_the_disk_keeps_its_number(num_bytes, largest_file, tmp_path):
+    file = hdf5.NewFile(tmp_path / "state.h5")
+    file.create_dataset("a", data=np.ones(1_000_000))
+    largest_file(num_bytes)
+    sys._clear_type_cache()  # a look-up that walks the classes fails where an exception is pending
+    file.create_dataset("b", data=np.ones(1_000_000))
+    with pytest.raises(OSError, match="too large") as caught:
+        file.close()
+    assert caught.value.errno == errno.EFBIG
+    assert not file
+
+
+def test_a_fault_of_the_disk_is_told_after_a_fault_of_the_caller(largest_file, tmp_path):
+    largest_file(1_000_000)
+    with pytest.raises(OSError, match="too large") as caught, hdf5.NewFile(tmp_path / "state.h5") as file:
+        raise RuntimeError(file.create_dataset("a", data=np.ones(1_000_000)))
+    assert isinstance(caught.value.__context__, RuntimeError)
