@@ -43,9 +43,9 @@ MODULES = {path: path.relative_to(ROOT / "hpcrl") for path in sorted((ROOT / "hp
 
 
 def part_of(relative: Path) -> str:
-    """``roles`` for ``roles/actor.py``, ``config`` for ``config.py``, empty for the package itself."""
+    """``roles`` for ``roles/actor.py``, ``cli`` for ``cli.py``, empty for the package itself."""
     part = relative.parts[0].removesuffix(".py")
-    return {"__init__": "", "config_faults": "config"}.get(part, part)
+    return {"__init__": ""}.get(part, part)
 
 
 PARTS = {part_of(relative) for relative in MODULES.values()}

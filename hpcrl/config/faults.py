@@ -5,48 +5,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from hpcrl.config import Config, EnvConfig, TopologyConfig
+from hpcrl.config.presets import PROTOCOLS
 
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "nature": {
-        "sticky_probability": 0.0,
-        "noop_max": 30,
-        "full_action_space": False,
-        "life_loss": "terminate",
-        "fire_reset": False,
-        "stuck_frames": 0,
-    },
-    "dopamine": {
-        "sticky_probability": 0.25,
-        "noop_max": 0,
-        "full_action_space": False,
-        "life_loss": "ignore",
-        "fire_reset": False,
-        "stuck_frames": 0,
-    },
-    "machado": {
-        "sticky_probability": 0.25,
-        "noop_max": 0,
-        "full_action_space": True,
-        "life_loss": "ignore",
-        "fire_reset": False,
-        "stuck_frames": 0,
-    },
-    "saber": {
-        "sticky_probability": 0.25,
-        "noop_max": 0,
-        "full_action_space": True,
-        "life_loss": "ignore",
-        "fire_reset": False,
-        "stuck_frames": 18_000,
-        "max_episode_frames": 21_600_000,
-    },
-    "custom": {},
-}
-"""What each training protocol fixes: of Mnih et al. 2015, Dopamine, Machado et al. 2018, and SABER (Toromanoff et al.
-2019), whose episodes have no limit but 5 minutes without a reward (100 hours stand for none). None presses FIRE for the
-agent."""
+if TYPE_CHECKING:
+    from hpcrl.config import Config
+    from hpcrl.config.sections import EnvConfig, TopologyConfig
 
 PLAIN_ONLY = {
     "protocol": "custom",
