@@ -238,6 +238,19 @@ def retrace(run: RunPath) -> None:
 
 
 @app.command()
+def trace(
+    run: RunPath,
+    output: Annotated[Path, typer.Option(help="File to write (JSON).")] = Path("trace.json"),
+) -> None:
+    """What every rank of a run that was traced (log.trace) did when, for ui.perfetto.dev; and shares of the time."""
+    from hpcrl.analysis.trace import write_trace
+
+    for rank, shares in write_trace(run, output).items():
+        typer.echo(f"{rank}: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items()))
+    typer.echo(f"wrote {output}")
+
+
+@app.command()
 def plot(
     runs: RunPaths,
     output: Annotated[Path, typer.Option(help="File to write: .png or .svg.")] = Path("curves.png"),

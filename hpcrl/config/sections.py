@@ -225,4 +225,7 @@ class LogConfig(Section):
     apply_order: Bool = Field(
         False, description="log every act, gradient and application in its order, so that hpcrl retrace can repeat them"
     )
+    trace: Bool = Field(
+        False, description="log what every rank does when, for hpcrl trace; costs about a hundredth of the speed"
+    )
     display: Literal["auto", "rich", "plain"] = Field("auto", description="panel, lines, or panel where a terminal is")

@@ -31,6 +31,7 @@ from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
 from hpcrl.launch.resume import identity, load_state
 from hpcrl.launch.rollouts import make_policy_learner, make_rollout_actor
 from hpcrl.launch.topology import Role
+from hpcrl.launch.tracing import trace
 from hpcrl.networks import Replica
 from hpcrl.replay.division import leave_open_episodes
 from hpcrl.replay.lanes import record_dtype
@@ -48,6 +49,7 @@ from hpcrl.roles.replicated import OwnVector
 from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import Deadline
+from hpcrl.roles.timeline import Tracer
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.roles.writer import Writer
 from hpcrl.storage.runlog import RunLog
@@ -205,6 +207,7 @@ def make_monitor(job: Job, index: int) -> Monitor:
             "protocol": config.env.protocol,
             "command_line": job.command_line,
             **({"layers": json.dumps([layer.name for layer in layers_of(job.network())])} if config.log.norms else {}),
+            **({"ranks": json.dumps(list(job.labels))} if config.log.trace else {}),
             **resumed,
         },
     )
@@ -304,6 +307,9 @@ def make_roles(job: Job) -> list:
         held = job.hosted_part or job.memory
         owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.table))
     writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
+    if job.timeline:
+        trace(job.timeline, [*roles, writer])
+        roles.append(Tracer(job.comm.rank, job.timeline, job.reporter))
     return [*roles, writer, *([job.counters] if job.synchronous else [])]
 
 

@@ -1,5 +1,6 @@
 """What is shared by the ranks of a job, and what the roles of a rank are made from."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from hpcrl.roles.parameter_server import HEADER_WORDS
 from hpcrl.roles.replicated import OwnReplica
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import StopFlag
+from hpcrl.roles.timeline import Timeline
 from hpcrl.sampling.sampler import Sampler
 from hpcrl.seeding import generator, seed_sequence, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
@@ -117,6 +119,7 @@ class Job:
                 self.counters.set("total_frames", self.began["total_frames"])
                 self.counters.set("global_update", self.began["global_update"])
         wait_for_all(comm)
+        self.timeline = self._make_timeline() if config.log.trace else None
         self.stop = StopFlag(self.counters, self.stop_request, together=self.synchronous)
         self.reporter = Reporter(
             lambda record: self.reports.push({self.monitor_rank: (record,)}),
@@ -187,6 +190,11 @@ class Job:
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
         self._make_beats()
+
+    def _make_timeline(self) -> Timeline:
+        """A clock that reads, on every rank, the training time of the run; collective."""
+        origin = self.comm.bcast(time.time() - self.wall_seconds, self.monitor_rank)
+        return Timeline(lambda: time.time() - origin)
 
     def _make_agreement(self) -> None:
         """What synchronous learners share instead of windows: it rides on their meetings."""

@@ -39,7 +39,7 @@ LEAVE_SECONDS = 1.0
 """How long the last of those ranks that answer may take to leave when others do not answer."""
 STAGGERED_RANKS = 5
 """So many ranks wait each a second longer than the one before: the lowest that sees a stall says so for all."""
-CLOSING_KINDS = ("parameter_server", "state_writer", "monitor", "agreement")
+CLOSING_KINDS = ("parameter_server", "state_writer", "monitor", "agreement", "tracer")
 """Roles that go on until the last checkpoint is written."""
 
 
@@ -198,6 +198,8 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     is_server = any(role.kind == "parameter_server" for role in roles)
     several_nodes = len({rank.node for rank in rank_map.ranks}) > 1
     idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3, wakeful=is_server and several_nodes)
+    if job.timeline:
+        idle.wait = job.timeline.timed("wait", idle.wait)
     loop.run(roles, over=job.stop, beat=heartbeat, backoff=idle, turn=job.turn)
     job.reporter.last_words(roles)
     job.counters.add("left", 1)

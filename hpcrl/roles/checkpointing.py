@@ -131,7 +131,7 @@ class StateWriter:
         self._request, began = request, time.monotonic()
         without_replay = self.counters.get("without_replay")
         writes = {owner.name: owner.cut() for owner in self.owners if not (without_replay and is_replay(owner.name))}
-        self._thread = threading.Thread(target=self._write, args=(request, writes), name="state writer", daemon=True)
+        self._thread = threading.Thread(target=self.write, args=(request, writes), name="state writer", daemon=True)
         self._thread.start()
         if self.wait:
             self._thread.join()
@@ -147,7 +147,8 @@ class StateWriter:
         self.counters.set(f"written/{self.rank}", self._outcome)
         return True
 
-    def _write(self, request: int, writes: Mapping[str, Callable[[Path], None]]) -> None:
+    def write(self, request: int, writes: Mapping[str, Callable[[Path], None]]) -> None:
+        """Write what was cut, in a thread."""
         directory = checkpoint.unfinished_dir(self.run_dir, request // ATTEMPTS)
         for name, write in writes.items():
             try:

@@ -55,6 +55,7 @@ FIELDS = {
         "accepted",
         "learning_rate",
     ),
+    "span": ("activity", "background", "begin", "seconds"),
     "parameter_server": ("global_update", "accepted", "dropped", "staleness_sum", "learning_rate", "effective_rate"),
     "replay_host": ("dropped",),
     "evaluator": ("total_frames", "global_update", "episodes", "mean_return", "std_return", "epsilon"),
@@ -164,6 +165,12 @@ class Reporter:
                 learning_rate=server.optimizer.learning_rate,
             )
 
+    def spans(self, tracer) -> None:
+        """What a rank did since this was last called, and when; none of these reports is dropped either."""
+        for span in tracer.timeline.take():
+            self._waiting.append(encode("span", tracer.rank, span._asdict()))
+        self.send_waiting()
+
     def episode(self, actor, simulator: int) -> None:
         """A simulator of ``actor`` finished an episode: its raw, unclipped return."""
         self._send(
@@ -232,6 +239,7 @@ class Reporter:
             "learner": self.learner,
             "parameter_server": self.server,
             "replay_host": self.host,
+            "tracer": self.spans,
         }
         for role in roles:
             if role.kind in report:

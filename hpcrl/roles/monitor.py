@@ -170,6 +170,11 @@ class Monitor:
         if kind == "order":
             self._log("order", {"wall_seconds": self.wall_seconds(), "index": index, **values})
             return
+        if kind == "span":
+            clocks = {name: self.counters.get(name) for name in ("total_frames", "global_update")}
+            begin = values.pop("begin")
+            self._log("spans", {"wall_seconds": begin, **clocks, "rank": index, **values})
+            return
         if kind == "evaluator":
             self._log("evaluations", {"wall_seconds": self.wall_seconds(), **values})
             log.info(

@@ -34,8 +34,12 @@ class Writer:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             try:
-                task()
+                self.perform(task)
             except StorageError as error:  # training goes on; anything else ends the job (threading.excepthook)
                 log.warning("%s", error)
             finally:
                 self._tasks.task_done()
+
+    def perform(self, task: Callable[[], None]) -> None:
+        """Do what was submitted, in the thread."""
+        task()

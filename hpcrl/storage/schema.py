@@ -84,6 +84,12 @@ COMMITTED_ROWS = "committed_rows"
 """Run log, int64 ``[1]`` in each table: rows whose columns are all in the file. It is written last."""
 CHUNK_ROWS = 1024
 
+ACTIVITIES = (
+    *("wait", "simulate", "infer", "sample", "gradient", "pull", "push"),
+    *("apply", "publish", "reduce", "evaluate", "copy", "write"),
+)
+"""Run log, table `spans`: what a rank can be doing; there it is a number, in this order."""
+
 
 class Column(NamedTuple):
     """One growable dataset of a run-log table, ``dtype [rows]``."""
@@ -210,6 +216,16 @@ TABLES: dict[str, dict[str, Column]] = {
         ),
         "accepted": Column("i4", "1", "whether the server applied it; else 0"),
         "learning_rate": Column("f8", "1", "at which it was applied; else 0"),
+    },
+    # With log.trace alone.
+    "spans": {
+        "wall_seconds": _WALL_SECONDS._replace(meaning="when it began: training time since the run began"),
+        "total_frames": Column("i8", "frames", "of all actors, when the monitor heard of it"),
+        "global_update": Column("i8", "updates", "version of parameter shard 0, when the monitor heard of it"),
+        "rank": Column("i4", "1", "rank that did something; its roles are in the file's attribute `ranks`"),
+        "activity": Column("i4", "1", ", ".join(f"{number} {name}" for number, name in enumerate(ACTIVITIES))),
+        "background": Column("i4", "1", "1: in a thread beside the rank's loop"),
+        "seconds": Column("f8", "s", "how long it took"),
     },
     "evaluations": {
         "wall_seconds": _WALL_SECONDS,
