@@ -38,6 +38,16 @@ class Prefetch:
         return self._replay.overwritten
 
     @property
+    def age(self) -> float:
+        """See `UniformReplay`; of the batch that is drawn ahead."""
+        return self._replay.age
+
+    @property
+    def mean_priority(self) -> float:
+        """See `UniformReplay`."""
+        return self._replay.mean_priority
+
+    @property
     def hidden(self) -> float:
         """Share of the time that drawing took which the learner did not wait for; NaN before the first batch."""
         return max(0.0, 1 - self.waited_seconds / self.sampling_seconds) if self.sampling_seconds else float("nan")

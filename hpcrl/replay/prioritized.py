@@ -73,6 +73,7 @@ class PrioritizedReplay(UniformReplay):
         ends = sums.cumsum()
         if ends[-1] <= 0:
             return None
+        self.mean_priority = float(ends[-1] / max(counts.sum(), 1))
         block = ends.searchsorted(rng.random(count) * ends[-1], side="right")
         slots = self._priorities.slots(block)
         slot, within = _pick(slots, rng)

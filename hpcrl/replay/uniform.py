@@ -41,9 +41,13 @@ class UniformReplay:
         Samples drawn again because a writer had overwritten them while they were copied.
     hidden
         See `Prefetch`; NaN, as nothing is drawn ahead here.
+    age
+        Mean age of the last minibatch, in steps that each lane has taken since; NaN before the first. [steps]
+    mean_priority
+        Sum of all priorities by the number of records that could be drawn for it; NaN without priorities.
     """
 
-    hidden = float("nan")
+    hidden = age = mean_priority = float("nan")
 
     def __init__(self, lanes: Lanes, *, n_step: int, discount: float, reward_clip: float | None):
         if not 1 <= n_step <= lanes.n_step:
@@ -122,6 +126,8 @@ class UniformReplay:
                 return None
             for old, new in zip((*draw, windows, bad), (*again[0], *again[1:]), strict=True):
                 old[rows] = new
+        newest = self._lanes.cursors.recent()[1] - 1
+        self.age = float((newest[draw.lane] - draw.index).mean())
         return draw, windows
 
     def _attempt(self, count: int, rng: np.random.Generator) -> tuple[Draw, np.ndarray, np.ndarray] | None:

@@ -48,6 +48,8 @@ class Progress:
     sampling_hidden: float = math.nan
     samples_redrawn: int = 0
     priorities_dropped: int = 0
+    replay_age_steps: float = math.nan
+    mean_priority: float = math.nan
     loss: float = math.nan
     mean_q: float = math.nan
     eta_seconds: float = math.nan

@@ -112,6 +112,8 @@ class Learner:
                 "replay_fill": self.replay.fill,
                 "overwritten": self.replay.overwritten,
                 "sampling_hidden": self.replay.hidden,
+                "replay_age": self.replay.age,
+                "mean_priority": self.replay.mean_priority,
                 "global_update": self.online.global_update,
             },
         )

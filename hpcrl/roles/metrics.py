@@ -17,6 +17,8 @@ FIELDS = {
         "replay_fill",
         "overwritten",
         "sampling_hidden",
+        "replay_age",
+        "mean_priority",
         "global_update",
     ),
     "policy": (

@@ -355,6 +355,8 @@ class Monitor:
             replay_fill=self._mean("learner", "replay_fill"),
             sampling_hidden=self._mean("learner", "sampling_hidden"),
             samples_redrawn=round(self._sum("learner", "overwritten")),
+            replay_age_steps=self._mean("learner", "replay_age"),
+            mean_priority=self._mean("learner", "mean_priority"),
             priorities_dropped=round(self._sum("replay_host", "dropped")),
             loss=self._mean("learner", "loss"),
             mean_q=self._mean("learner", "mean_q"),

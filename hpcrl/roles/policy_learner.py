@@ -151,6 +151,8 @@ class PolicyLearner:
                 "replay_fill": np.nan,
                 "overwritten": 0,
                 "sampling_hidden": np.nan,
+                "replay_age": np.nan,
+                "mean_priority": np.nan,
                 "global_update": version,
             },
         )

@@ -143,6 +143,10 @@ TABLES: dict[str, dict[str, Column]] = {
         "priorities_dropped": Column(
             "i8", "1", "that came to the hosts of a shared memory too late so far: their records were overwritten"
         ),
+        "replay_age_steps": Column(
+            "f8", "steps", "mean age of the newest minibatches: steps of its simulator since a transition was written"
+        ),
+        "mean_priority": Column("f8", "1", "of the records that may be drawn, when a minibatch last was; NaN: none"),
         "loss": Column("f8", "1", "mean training loss since the row before; NaN without one"),
         "mean_q": Column("f8", "score", "mean value of the actions in the minibatches since the row before"),
     },

@@ -12,7 +12,7 @@ from hpcrl.replay.prefetch import Prefetch
 class Slow:
     """Batches 1, 2, …, each of which takes a while; the first of all is not there yet."""
 
-    fill, overwritten = 0.5, 7
+    fill, overwritten, age, mean_priority = 0.5, 7, 30.0, 2.0
 
     def __init__(self, seconds=0.05):
         self.seconds, self.asked, self.updated, self.threads = seconds, 0, [], set()
@@ -37,7 +37,7 @@ def test_batches_come_in_order_and_one_is_drawn_ahead():
     ahead.free()
     assert replay.asked == 6
     assert replay.updated == [("batch", "delta")]
-    assert (ahead.fill, ahead.overwritten) == (0.5, 7)
+    assert (ahead.fill, ahead.overwritten, ahead.age, ahead.mean_priority) == (0.5, 7, 30.0, 2.0)
     assert threading.current_thread().name not in replay.threads
 
 

@@ -110,6 +110,7 @@ def test_samples_are_the_transitions_that_they_say_with_weights_of_their_probabi
     drawn = np.array([p[tuple(place)] for place in batch.place.tolist()])
     np.testing.assert_allclose(batch.weight, (drawn.min() / drawn) ** 0.6, rtol=1e-5)
     assert batch.weight.dtype == np.float32
+    assert memory.replay.mean_priority == pytest.approx(memory.table.block_sums.sum() / len(memory.replay))
 
 
 class Moving:

@@ -185,6 +185,16 @@ def test_a_writer_that_is_one_step_ahead_loses_no_sample():
     assert_matches(writer, batch, 2, 1)
 
 
+def test_the_age_of_a_minibatch_is_in_steps_of_each_lane():
+    writer, replay = make(num_lanes=2)
+    assert np.isnan(replay.age)
+    for t in range(25):
+        writer.step({0: STEP} if t % 3 else {0: STEP, 1: STEP})
+    batch = replay.sample(200, np.random.default_rng(0))
+    places = [writer.index_of(frames[-1]) for frames in batch.s_tm1]
+    assert replay.age == pytest.approx(np.mean([len(writer.records[lane]) - 1 - i for lane, i in places]))
+
+
 def test_the_first_record_of_all_is_drawn_until_it_is_overwritten():
     """Its stack reaches back before index 0, to slots that the writer may be filling."""
     writer, replay = make(capacity=24, stack=4)

@@ -39,7 +39,7 @@ class Rings:
 
 
 class Replay:
-    fill, overwritten, hidden = 0.25, 3, 0.9
+    fill, overwritten, hidden, age, mean_priority = 0.25, 3, 0.9, 40.0, 0.5
 
     def __init__(self):
         self.sampled, self.updated = [], []
@@ -206,10 +206,8 @@ def test_reports_hold_means_since_the_last_report():
     assert losses[1:] == [1, 2, 3]
     ((kind, values),) = learner.reports()
     assert (kind, values["loss"], values["mean_q"]) == ("learner", 4, 40)
-    assert (
-        reports.of("learner")[-1].items()
-        >= {"updates": 3, "replay_fill": 0.25, "overwritten": 3, "sampling_hidden": 0.9}.items()
-    )
+    memory = {"replay_fill": 0.25, "overwritten": 3, "sampling_hidden": 0.9, "replay_age": 40.0, "mean_priority": 0.5}
+    assert reports.of("learner")[-1].items() >= {"updates": 3, **memory}.items()
 
 
 def test_it_counts_what_became_of_each_gradient():

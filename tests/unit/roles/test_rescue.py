@@ -88,6 +88,8 @@ def make_learner(index, server, rings, *, delay, explosions, guard):
             fill=0.0,
             overwritten=0,
             hidden=0.0,
+            age=0.0,
+            mean_priority=0.0,
         ),
         ratio=ratio,
         batch_size=1,
