@@ -279,13 +279,18 @@ def plot(
 def report(
     runs: RunPaths,
     output: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIRECTORY", help="Also write every figure here, as PNG and SVG.")
+    ] = None,
 ) -> None:
     """Make one self-contained HTML page of runs: curves, scores, speed, delays, differences of their configurations."""
     from hpcrl.analysis import load
     from hpcrl.analysis.report import write_report
 
-    write_report([load(run) for run in runs], output)
-    typer.echo(f"wrote {output}")
+    if figures:
+        _need("matplotlib", "hpcrl report --figures", "analysis")
+    write_report([load(run) for run in runs], output, figures)
+    typer.echo(f"wrote {output}" + (f" and the figures in {figures}" if figures else ""))
 
 
 EXPORTS = {

@@ -43,38 +43,32 @@ class _Scale(NamedTuple):
 
 
 def lines(series: Sequence[Series], across: str, up: str) -> str:
-    """A chart of lines with bands; the empty text where there is nothing to draw."""
-    drawn = [one for one in series if np.isfinite(one.y).any()]
-    if not drawn:
-        return ""
-    columns = [[one.y, one.low, one.high] for one in drawn]
+    """A chart of lines with bands; each has a finite value."""
+    columns = [[one.y, one.low, one.high] for one in series]
     heights = np.concatenate([column for row in columns for column in row if column is not None])
-    x, y = _scales(np.concatenate([one.x for one in drawn]), heights)
+    x, y = _scales(np.concatenate([one.x for one in series]), heights)
     parts = [_axes(x, y, across, up)]
-    colours = _colours(drawn)
-    for one, colour in zip(drawn, colours, strict=True):
+    colours = _colours(series)
+    for one, colour in zip(series, colours, strict=True):
         if one.low is not None:
             parts.append(_band(one, x, y, colour))
-    for one, colour in zip(drawn, colours, strict=True):
+    for one, colour in zip(series, colours, strict=True):
         parts.append(
             f'<path class="line {colour}" d="{_path(x(one.x), y(one.y))}"><title>{escape(one.label)}</title></path>'
         )
-    return _svg(parts, f"{up} over {across}") + _legend(drawn, colours)
+    return _svg(parts, f"{up} over {across}") + _legend(series, colours)
 
 
 def bars(series: Sequence[Series], across: str, up: str, names: Sequence[str] = ()) -> str:
     """A chart of bars beside each other at each ``x``, whole numbers; with ``names``, texts stand under 0, 1, ..."""
-    drawn = [one for one in series if np.isfinite(one.y).any()]
-    if not drawn:
-        return ""
-    places = np.concatenate([one.x for one in drawn])
+    places = np.concatenate([one.x for one in series])
     x, y = _scales(
-        np.array([places.min() - 0.5, places.max() + 0.5]), np.concatenate([[0.0], *(one.y for one in drawn)])
+        np.array([places.min() - 0.5, places.max() + 0.5]), np.concatenate([[0.0], *(one.y for one in series)])
     )
     parts = [_axes(x, y, across, up, names)]
-    width = 0.8 / len(drawn)
-    colours = _colours(drawn)
-    for number, (one, colour) in enumerate(zip(drawn, colours, strict=True)):
+    width = 0.8 / len(series)
+    colours = _colours(series)
+    for number, (one, colour) in enumerate(zip(series, colours, strict=True)):
         for place, height in zip(one.x, one.y, strict=True):
             if np.isfinite(height) and height:
                 left, right = x(place - 0.4 + number * width), x(place - 0.4 + (number + 1) * width)
@@ -82,7 +76,7 @@ def bars(series: Sequence[Series], across: str, up: str, names: Sequence[str] = 
                 title = f"{escape(one.label)}: {height:,.6g}"
                 size = f'x="{left:.1f}" y="{upper:.1f}" width="{right - left:.1f}" height="{lower - upper:.1f}"'
                 parts.append(f'<rect class="bar {colour}" {size}><title>{title}</title></rect>')
-    return _svg(parts, f"{up} over {across}") + _legend(drawn, colours)
+    return _svg(parts, f"{up} over {across}") + _legend(series, colours)
 
 
 def ticks(low: float, high: float, at_most: int = 6) -> np.ndarray:

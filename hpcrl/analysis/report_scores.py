@@ -4,86 +4,97 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcrl.analysis import charts
 from hpcrl.analysis.charts import Series
-from hpcrl.analysis.page import Number, figure, figures, section, table
+from hpcrl.analysis.curves import AXES, default_stretch
+from hpcrl.analysis.page import Figure, Number, Section, bars, folded, lines, table
 from hpcrl.analysis.runs import Run, by_experiment, label
-from hpcrl.analysis.scores import ScoreTable, human_normalised, tables
+from hpcrl.analysis.scores import ScoreTable, human_normalised, normalise, tables
 from hpcrl.analysis.scores import table as score_table
 from hpcrl.analysis.statistics import AGGREGATES, bootstrap
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Of the human score, for which the report tells when training reached them."""
 NOOP_TABLES = [name for name in tables() if score_table(name).protocol == "noop"]
+COMPARABLE = ("own", "noop")
+"""Protocols of evaluations that may stand beside a table of no-op starts."""
 
 
-def scores_section(runs: Sequence[Run]) -> str:
+def scores_section(runs: Sequence[Run]) -> Section:
     """Evaluations, scores beside each table that has the game, aggregates over games, and times to reach."""
-    pieces = [_evaluations(runs)]
-    for name in NOOP_TABLES:
-        pieces += [_beside(score_table(name), runs), _aggregates(score_table(name), runs)]
-    pieces.append(_times(runs))
+    pieces: list[str | list[Figure]] = [[_evaluations(runs)]]
+    for scores in map(score_table, NOOP_TABLES):
+        known = [run for run in runs if run.game in scores.games]
+        if known:
+            figures = [_of_human(scores, known), *([_of_dqn(scores, known)] if "dqn" in scores.scores else [])]
+            pieces += [_beside(scores, known), _aggregates(scores, known), figures]
+    pieces += _times([run for run in runs if run.game in score_table("gorila_noop").games])
     note = (
-        "A score is the mean return of the last evaluation or, without one, of the last 100 training episodes. Tables "
-        "are of no-op starts without sticky actions; the column protocol says how a run was trained. Human scores "
-        "differ between tables and are never mixed."
+        "A score is the mean return of the last evaluation or, without one that begins as in training or with no-ops, "
+        "of the last 100 training episodes. Tables are of no-op starts without sticky actions; the column protocol "
+        "says how a run was trained. Human scores differ between tables and are never mixed."
     )
-    return section("scores", "Scores", note, *pieces)
+    return Section("scores", "Scores", note, tuple(pieces))
 
 
 def score_of(run: Run) -> tuple[float, str]:
     """The score of a run and what it is the mean of; NaN before the first episode."""
     evaluated, trained = run.tables["evaluations"]["mean_return"], run.tables["episodes"]["episode_return"]
-    if len(evaluated):
-        return float(evaluated[-1]), f"evaluation, {run.tables['evaluations']['episodes'][-1]} episodes"
+    protocol = run.config.get("run.evaluation_protocol", "own")
+    if len(evaluated) and protocol in COMPARABLE:
+        by = "" if protocol == "own" else f" by {protocol}"
+        return float(evaluated[-1]), f"evaluation{by}, {run.tables['evaluations']['episodes'][-1]} episodes"
     last = trained[-100:]
     return (float(last.mean()), f"last {len(last)} training episodes") if len(last) else (float("nan"), "nothing yet")
 
 
-def _evaluations(runs: Sequence[Run]) -> str:
+def _evaluations(runs: Sequence[Run]) -> Figure:
     series = []
     for run in runs:
         rows = run.tables["evaluations"]
         mean, spread = rows["mean_return"], rows["std_return"] / np.sqrt(np.maximum(rows["episodes"], 1))
-        if len(mean):
-            series.append(Series(run.name, rows["global_update"] / 1e3, mean, mean - spread, mean + spread))
-    chart = charts.lines(series, "global updates [thousands]", "evaluated return")
-    return figures([figure("evaluations", "Evaluations, with the standard error over episodes", chart)])
+        series.append(Series(run.name, rows["global_update"] / 1e3, mean, mean - spread, mean + spread))
+    caption = "Evaluations, with the standard error over episodes"
+    return lines("evaluations", caption, series, "global updates [thousands]", "evaluated return")
 
 
 def _beside(scores: ScoreTable, runs: Sequence[Run]) -> str:
-    """A row for each run whose game is in a table, and bars like the paper's figures 3 and 4."""
-    known = [run for run in runs if run.game in scores.games]
+    """A row for each run."""
     players = list(scores.scores)
     heads = ("run", "game", "protocol", "mean of", "score", *players, "human-normalised [%]")
     rows = []
-    for run in known:
+    for run in runs:
         score, of = score_of(run)
         published = (Number(scores.scores[player][run.game]) for player in players)
         share = Number(float(100 * human_normalised(scores, run.game, score)), ",.1f")
         rows.append([run.name, run.game, run.protocol, of, Number(score, ",.2f"), *published, share])
-    caption = f"Human-normalised scores, {scores.title}"
-    chart = figure(f"normalised-{scores.name}", caption, _normalised_bars(scores, known))
-    if not rows:
-        return ""
-    return (
-        f"<h3>{scores.title}</h3><p>{scores.source}</p>"
-        + table(f"scores-{scores.name}", heads, rows)
-        + figures([chart])
-    )
+    return f"<h3>{scores.title}</h3><p>{scores.source}</p>" + table(f"scores-{scores.name}", heads, rows)
 
 
-def _normalised_bars(scores: ScoreTable, runs: Sequence[Run]) -> str:
+def _of_human(scores: ScoreTable, runs: Sequence[Run]) -> Figure:
+    """Bars in percent of human, of runs and of the players of the table, as in figure 4 of the Gorila paper."""
+    caption = f"Percent of the human score, {scores.title}"
+    return _bars(scores, runs, f"normalised-{scores.name}", caption, reference="human", up="percent of human")
+
+
+def _of_dqn(scores: ScoreTable, runs: Sequence[Run]) -> Figure:
+    """Bars in percent of the DQN, as in its figure 3."""
+    caption = f"Percent of the DQN's score, {scores.title}"
+    return _bars(scores, runs, f"of-dqn-{scores.name}", caption, reference="dqn", up="percent of DQN")
+
+
+def _bars(scores: ScoreTable, runs: Sequence[Run], name: str, caption: str, *, reference: str, up: str) -> Figure:
+    """100 times the lead over random play by that of the reference, for each game."""
     games = sorted({run.game for run in runs})
+    random, best = ([scores.scores[player][game] for game in games] for player in ("random", reference))
+    places = np.arange(float(len(games)))
     series = []
     for members in _by_experiment_of_games(runs):
         means = [np.mean([score_of(run)[0] for run in members if run.game == game] or [np.nan]) for game in games]
-        share = [100 * float(human_normalised(scores, game, mean)) for game, mean in zip(games, means, strict=True)]
-        series.append(Series(label(members, "runs"), np.arange(float(len(games))), np.array(share)))
-    for player in [name for name in scores.scores if name not in ("random", "human")]:
-        share = [100 * float(human_normalised(scores, game, scores.scores[player][game])) for game in games]
-        series.append(Series(player, np.arange(float(len(games))), np.array(share)))
-    return charts.bars(series, "game", "percent of human", names=games) if games else ""
+        series.append(Series(label(members, "runs"), places, 100 * normalise(means, random, best)))
+    for player in [name for name in scores.scores if name not in ("random", "human", reference)]:
+        published = [scores.scores[player][game] for game in games]
+        series.append(Series(player, places, 100 * normalise(published, random, best)))
+    return bars(name, caption, series, "game", up, games)
 
 
 def _by_experiment_of_games(runs: Sequence[Run]) -> list[list[Run]]:
@@ -99,7 +110,7 @@ def _aggregates(scores: ScoreTable, runs: Sequence[Run]) -> str:
     """Over games, with 95 % intervals over seeds, where an experiment has every game as often."""
     heads = ("experiment", "games", "seeds", "aggregate", "value", "low", "high")
     rows = []
-    for members in _by_experiment_of_games([run for run in runs if run.game in scores.games]):
+    for members in _by_experiment_of_games(runs):
         games = sorted({run.game for run in members})
         each = [[score_of(run)[0] for run in members if run.game == game] for game in games]
         if len(games) < 2 or len({len(values) for values in each}) > 1:
@@ -117,21 +128,32 @@ def _aggregates(scores: ScoreTable, runs: Sequence[Run]) -> str:
     return table(f"aggregates-{scores.name}", heads, rows)
 
 
-def _times(runs: Sequence[Run]) -> str:
+def _times(runs: Sequence[Run]) -> list[str | list[Figure]]:
     """When the mean of the last 100 training episodes reached shares of the human score, and the DQN's (figure 5)."""
     scores = score_table("gorila_noop")
     heads = ("run", "goal", "return", "hours", "frames [millions]", "updates")
-    rows = []
+    rows, hours = [], {}
     for run in runs:
-        if run.game in scores.games:
-            random, human = scores.scores["random"][run.game], scores.scores["human"][run.game]
-            goals = {f"{share:.0%} of human": random + share * (human - random) for share in SHARES}
-            goals["DQN"] = scores.scores["dqn"][run.game]
-            for goal, value in goals.items():
-                rows.append([run.name, goal, Number(value, ",.2f"), *_first(run, value)])
-    if not rows:
-        return ""
-    return f"<details><summary>Time to reach, {scores.title}</summary>{table('times', heads, rows)}</details>"
+        random, human = scores.scores["random"][run.game], scores.scores["human"][run.game]
+        goals = {f"{share:.0%} of human": random + share * (human - random) for share in SHARES}
+        goals["DQN"] = scores.scores["dqn"][run.game]
+        for goal, value in goals.items():
+            reached = _first(run, value)
+            rows.append([run.name, goal, Number(value, ",.2f"), *reached])
+            hours.setdefault(goal, []).append(reached[0].value)
+    return [[_reached(runs, hours)], folded(f"Time to reach, {scores.title}", table("times", heads, rows))]
+
+
+def _reached(runs: Sequence[Run], hours: dict[str, list[float]]) -> Figure:
+    """How many runs had reached each goal by each hour."""
+    step = default_stretch(runs, "hours") / AXES["hours"].unit
+    longest = max((run.last("wall_seconds") for run in runs), default=0) / AXES["hours"].unit
+    at = step * np.arange(np.floor(longest / step) + 1)
+    series = [
+        Series(goal, at, (np.array(when) <= at[:, None]).sum(axis=1).astype(float)) for goal, when in hours.items()
+    ]
+    shown = [one for one in series if one.y.any()]
+    return lines("reached", "Runs that have reached a goal", shown, AXES["hours"].label, "runs")
 
 
 def _first(run: Run, goal: float) -> list[Number]:

@@ -5,6 +5,7 @@
 >>> run.frame("progress").plot("total_frames", "mean_return_100")    # pandas
 """
 
+import json
 import os
 import re
 import tomllib
@@ -42,6 +43,8 @@ class Run:
     """oldest first; their manifests alone were read"""
     damaged: tuple[tuple[Path, str], ...]
     """files and directories that cannot be read and were left out, and why"""
+    layers: tuple[str, ...] = ()
+    """names of the network's layers, which the table ``norms`` numbers"""
 
     @property
     def name(self) -> str:
@@ -108,6 +111,7 @@ def load(run_dir: str | os.PathLike) -> Run:
         starts=len(segments) + len(damaged_segments),
         checkpoints=tuple(checkpoints),
         damaged=(*damaged_segments, *damaged_checkpoints),
+        layers=tuple(json.loads(segments[-1].attributes.get("layers", "[]"))) if segments else (),
     )
 
 

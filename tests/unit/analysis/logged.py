@@ -8,7 +8,7 @@ from hpcrl.storage import schema
 from hpcrl.storage.runlog import RunLog
 
 
-def log_run(run_dir, *, seed=1, rows=120, game="Pong", protocol="nature", bundles=2, **learning):
+def log_run(run_dir, *, seed=1, rows=120, game="Pong", protocol="nature", bundles=2, norms=False, **learning):
     """A run whose return rises from -20 to about 15 over 12M frames; the numbers follow from the seed alone."""
     run_dir.mkdir(parents=True, exist_ok=True)
     raw = {
@@ -18,7 +18,7 @@ def log_run(run_dir, *, seed=1, rows=120, game="Pong", protocol="nature", bundle
         "learning": learning,
     }
     (run_dir / "config.toml").write_text(to_toml(from_dict(raw)))
-    rng, log = np.random.default_rng(seed), RunLog(run_dir, {"seed": seed})
+    rng, log = np.random.default_rng(seed), RunLog(run_dir, {"seed": seed, "layers": '["conv", "head"]'})
     for k in range(1, rows + 1):
         row = {"wall_seconds": 90.0 * k, "total_frames": 100_000 * k, "global_update": 5000 * k}
         mean = -20.0 + 35.0 / (1 + np.exp((60 - k) / 12))
@@ -32,12 +32,18 @@ def log_run(run_dir, *, seed=1, rows=120, game="Pong", protocol="nature", bundle
             "mean_return_100": mean,
             "staleness_mean": rng.normal(bundles - 1, 0.1),
             "training_intensity": 8.0,
+            "gradients_accepted": 4900 * k,
             "replay_fill": min(k / 40, 1),
+            "replay_age_steps": 20_000.0 * min(k / 40, 1) + rng.normal(0, 300),
+            "mean_priority": 0.4 + rng.random() / 10,
             "learning_rate": 0.01,
             "loss": 0.02 + rng.random() / 100,
             "mean_q": mean / 20,
         }
         log.append("progress", progress | row)
+        for layer in range(-1, 2) if norms else ():
+            sizes = {"parameters": 30 + k / 10, "distance": np.sqrt(k), "gradient": rng.random(), "step": rng.random()}
+            log.append("norms", row | {"learner": 0, "layer": layer, "step_updates": 2} | sizes)
         if k % 20 == 0:
             evaluation = {"episodes": 10, "mean_return": mean + 1, "std_return": 2.0, "epsilon": 0.05}
             log.append("evaluations", row | evaluation)

@@ -4,14 +4,14 @@ import json
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-import h5py
 import numpy as np
 import pytest
 from logged import log_run
+from report_oracle import Stored, Tables, drawn_lines, expected_tables
 
 from hpcrl.analysis import load
 from hpcrl.analysis.charts import ticks
@@ -19,43 +19,30 @@ from hpcrl.analysis.report import report, write_report
 from hpcrl.config import from_dict, to_toml
 from hpcrl.errors import StorageError
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0" / "run"
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "0.1.0" / "run"
 
 
-class Tables(HTMLParser):
-    """Cells of every table by its id; ``float`` where a cell has a ``data-value``; and which cells are marked."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.rows, self.classes, self._cell, self._value = {}, {}, None, None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag == "table":
-            self._name = attributes["id"]
-            self.rows[self._name], self.classes[self._name] = [], []
-        elif tag == "tr":
-            self.rows[self._name].append([])
-            self.classes[self._name].append([])
-        elif tag in ("td", "th"):
-            self._cell, self._value = "", attributes.get("data-value")
-            self.classes[self._name][-1].append(attributes.get("class", ""))
-
-    def handle_data(self, data):
-        if self._cell is not None:
-            self._cell += data
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.rows[self._name][-1].append(self._cell if self._value is None else float(self._value))
-            self._cell = None
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A few seconds of catch, with everything in its log."""
+    run_dir = tmp_path_factory.mktemp("trained") / "catch"
+    keys = {
+        **{"run.total_updates": 400, "run.evaluation_period_updates": 150, "run.evaluation_episodes": 6},
+        **{"topology.evaluators": 1, "replay.sampling": "prioritized", "log.norms": 50, "log.period_seconds": 0.5},
+        **{"learner.outlier_deviations": 2.0, "checkpoint.period_seconds": 1.0},
+    }
+    options = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    config = ROOT / "configs" / "catch_serial.toml"
+    command = [sys.executable, "-m", "hpcrl", "train", config, "--run-dir", run_dir, *options]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    return load(run_dir)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
-    logged = [log_run(directory / f"pong-{seed}", seed=seed) for seed in (1, 2)]
+    logged = [log_run(directory / f"pong-{seed}", seed=seed, norms=True) for seed in (1, 2)]
     return [*logged, log_run(directory / "small", seed=3, bundles=1, rows=40, learning_rate=0.5)]
 
 
@@ -69,91 +56,61 @@ def tables(page):
     return Tables(page)
 
 
-def stored(run, table):
-    """Columns of the only segment of a run, read with h5py alone."""
-    with h5py.File(run.path / "runlog-000.h5") as file:
-        count = int(file[table]["committed_rows"][0])
-        return {name: data[:count] for name, data in file[table].items() if name != "committed_rows"}
+@pytest.fixture(scope="module")
+def expected(runs):
+    one, two, small = (Stored(run.path) for run in runs)
+    return expected_tables({"pong, 2 seeds": [one, two], "small": [small]})
 
 
-def test_runs_table_has_the_numbers_of_the_files(runs, tables):
-    head, *rows = tables.rows["runs-table"]
-    assert len(rows) == 3
-    for run, row in zip(runs, rows, strict=True):
-        progress, episodes = stored(run, "progress"), stored(run, "episodes")
-        cells = dict(zip(head, row, strict=True))
-        assert cells["run"] == run.name
-        assert cells["frames"] == progress["total_frames"][-1]
-        assert cells["updates"] == progress["global_update"][-1]
-        assert cells["hours"] == pytest.approx(progress["wall_seconds"][-1] / 3600)
-        assert cells["frames/s"] == pytest.approx(progress["total_frames"][-1] / progress["wall_seconds"][-1])
-        assert cells["episodes"] == len(episodes["episode_return"])
-        assert cells["return, last 100"] == pytest.approx(episodes["episode_return"][-100:].mean())
+def assert_same(found, expected):
+    """Every table is one of those expected, and each of its cells the text or the number that it must be."""
+    assert sorted(found) == sorted(expected)
+    for name, rows in expected.items():
+        assert [len(row) for row in found[name]] == [len(row) for row in rows], name
+        for row, other in zip(found[name], rows, strict=True):
+            for cell, value in zip(row, other, strict=True):
+                same = cell == value if isinstance(value, str) else cell == pytest.approx(value, nan_ok=True)
+                assert same, (name, row, other)
 
 
-def test_curve_numbers_are_means_of_the_stored_episodes(runs, tables):
-    head, *rows = tables.rows["learning-frames-numbers"]
-    assert head == ["total_frames", "pong, 2 seeds", "small"]
-    stretch = rows[1][0] - rows[0][0]
-    for end, both, alone in rows:
-        means = []
-        for run in runs:
-            episodes = stored(run, "episodes")
-            inside = (episodes["total_frames"] > end - stretch) & (episodes["total_frames"] <= end)
-            means.append(episodes["episode_return"][inside].mean() if inside.any() else np.nan)
-        assert both == pytest.approx(np.mean(means[:2]), nan_ok=True)
-        assert alone == pytest.approx(means[2], nan_ok=True)
+def test_every_number_of_every_table_is_that_of_the_files(tables, expected):
+    assert_same(tables.rows, expected)
+    assert len(expected) > 30
+    for name in (
+        "training-replay_age_steps",
+        "training-mean_priority",
+        "norms-distance",
+        "gradients-dropped",
+        "reached",
+    ):
+        assert f"{name}-numbers" in expected
 
 
-def test_gradients_are_shares_of_all_and_delays_of_those_sent(runs, tables):
-    head, *rows = tables.rows["gradients-table"]
-    assert [row[:2] for row in rows] == [
-        ["pong-1", "0"],
-        ["pong-1", "1"],
-        ["pong-2", "0"],
-        ["pong-2", "1"],
-        ["small", "0"],
-    ]
-    columns = stored(runs[2], "gradients")
-    cells = dict(zip(head, rows[4], strict=True))
-    total = columns["count"].sum()
-    assert cells["gradients"] == total
-    for fate, name in enumerate(("applied", "applied by some shards", "dropped as too old", "dropped as outlier")):
-        assert cells[name] == pytest.approx(columns["count"][columns["fate"] == fate].sum() / total)
-    sent = columns["delay_updates"] >= 0
-    mean = (columns["delay_updates"] * columns["count"])[sent].sum() / columns["count"][sent].sum()
-    assert cells["mean delay [updates]"] == pytest.approx(mean)
-    assert cells["greatest delay [updates]"] == 9
+def test_every_number_of_a_run_that_was_trained_is_that_of_its_files(trained):
+    expected = expected_tables({trained.name: [Stored(trained.path)]})
+    assert_same(Tables(report([trained])).rows, expected)
+    for name in ("training-replay_age_steps", "training-mean_priority", "norms-step", "evaluations"):
+        assert f"{name}-numbers" in expected
+    assert {row[1] for row in expected["norms-table"][1:]} == {"all", *trained.layers}
+    assert len(trained.layers) == 3
 
 
-def test_rates_of_actors_and_learners_are_those_of_their_rows(runs, tables):
-    rows = {(row[0], row[1]): row[2:] for row in tables.rows["roles"][1:]}
-    seconds = stored(runs[1], "progress")["wall_seconds"][-1]
-    episodes, gradients = stored(runs[1], "episodes"), stored(runs[1], "gradients")
-    assert rows["pong-2", "actor 0"][:2] == [120, pytest.approx(episodes["length_steps"].sum() / seconds)]
-    count = gradients["count"][gradients["learner"] == 1].sum()
-    assert rows["pong-2", "learner 1"][2] == pytest.approx(count / seconds)
-
-
-def test_scores_stand_beside_each_table_that_has_the_game(runs, tables):
-    for name, human in (("gorila_noop", 9.3), ("atari57_noop", 14.6)):
-        head, *rows = tables.rows[f"scores-{name}"]
-        for run, row in zip(runs, rows, strict=True):
-            cells = dict(zip(head, row, strict=True))
-            score = stored(run, "evaluations")["mean_return"][-1]
-            assert (cells["score"], cells["random"], cells["human"]) == (pytest.approx(score), -20.7, human)
-            assert cells["human-normalised [%]"] == pytest.approx(100 * (score + 20.7) / (human + 20.7))
-
-
-def test_times_to_reach_are_those_of_the_first_row_that_did(runs, tables):
-    rows = {(row[0], row[1]): row[2:] for row in tables.rows["times"][1:]}
-    progress = stored(runs[0], "progress")
-    goal, hours, frames, updates = rows["pong-1", "50% of human"]
-    first = int(np.argmax(progress["mean_return_100"] >= goal))
-    assert goal == pytest.approx(-5.7)
-    assert hours == pytest.approx(progress["wall_seconds"][first] / 3600)
-    assert (frames, updates) == (progress["total_frames"][first] / 1e6, progress["global_update"][first])
-    assert np.isnan(rows["small", "DQN"][1:]).all()
+def test_lines_are_drawn_where_their_numbers_are(page, tables):
+    drawn = drawn_lines(page)
+    assert len(drawn) >= 15
+    for name, lines in drawn.items():
+        head, *rows = tables.rows[f"{name}-numbers"]
+        columns = [k for k, label in enumerate(head) if k and not re.search(", (low|high)$", label)]
+        heights = np.array([row[1:] for row in rows])
+        height, width = np.nanmax(heights) - np.nanmin(heights), rows[-1][0] - rows[0][0]
+        assert len(lines) == len(columns)
+        for line, k in zip(lines, columns, strict=True):
+            points = [(row[0], row[k]) for row in rows if row[k] == row[k]]
+            assert len(line) == len(points), name
+            x, y = (np.array(column) for column in zip(*points, strict=True))
+            found_x, found_y = (np.array(column) for column in zip(*line, strict=True))
+            np.testing.assert_allclose(found_x, x, atol=0.01 * width, err_msg=name)
+            np.testing.assert_allclose(found_y, y, atol=0.01 * max(height, 1e-9), err_msg=name)
 
 
 def test_differences_of_configurations_are_marked(tables):
@@ -173,7 +130,7 @@ def test_seeds_of_two_games_are_aggregated(tmp_path):
     head, *rows = Tables(report(logged)).rows["aggregates-gorila_noop"]
     found = {row[head.index("aggregate")]: row for row in rows}
     assert [found["mean"][head.index(name)] for name in ("games", "seeds")] == [2, 2]
-    score = stored(logged[0], "evaluations")["mean_return"][-1]  # the same in all four
+    score = Stored(logged[0].path)["evaluations.mean_return"][-1]  # the same in all four
     expected = np.mean([(score + 20.7) / 30.0, (score - 1.7) / 30.1])
     assert found["mean"][head.index("value")] == pytest.approx(expected)
 
