@@ -8,7 +8,7 @@ import numpy as np
 
 WIDTH, HEIGHT = 440, 264
 """Of every chart, in its own units; about the pixels that it gets on a phone."""
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 12, 40
 COLOURS = 8
 """Classes ``c0`` to ``c7`` of the style sheet."""
 
@@ -113,7 +113,7 @@ def _axes(x: _Scale, y: _Scale, across: str, up: str, names: Sequence[str] = ())
         at = f'x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 15}"'
         parts.append(f'<text class="tick" {at} text-anchor="middle">{escape(name)}</text>')
     centre, middle = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
-    for where, text in ((f"translate({centre} {HEIGHT - 6})", across), (f"translate(12 {middle}) rotate(-90)", up)):
+    for where, text in ((f"translate({centre} {HEIGHT - 6})", across), (f"translate(11 {middle}) rotate(-90)", up)):
         parts.append(f'<text class="axis" transform="{where}" text-anchor="middle">{escape(text)}</text>')
     return "".join(parts)
 

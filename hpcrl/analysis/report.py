@@ -40,7 +40,7 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def _page(runs: Sequence[Run], sections: Sequence[Section]) -> str:
-    names = ", ".join(label(members) for members in by_experiment(runs))
+    names = "; ".join(label(members) for members in by_experiment(runs))
     now = datetime.datetime.now().astimezone().isoformat(timespec="minutes")
     return page(
         f"hpcrl: {names}",

@@ -141,7 +141,8 @@ def _times(runs: Sequence[Run]) -> list[str | list[Figure]]:
             reached = _first(run, value)
             rows.append([run.name, goal, Number(value, ",.2f"), *reached])
             hours.setdefault(goal, []).append(reached[0].value)
-    return [[_reached(runs, hours)], folded(f"Time to reach, {scores.title}", table("times", heads, rows))]
+    heading = f"<h3>Time to reach, {scores.title}</h3>" if rows else ""
+    return [heading, [_reached(runs, hours)], folded("Each run and goal", table("times", heads, rows))]
 
 
 def _reached(runs: Sequence[Run], hours: dict[str, list[float]]) -> Figure:

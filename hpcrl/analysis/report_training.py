@@ -89,7 +89,7 @@ def gradients_section(runs: Sequence[Run]) -> Section:
     """What became of the gradients of each run and learner, and how old they were."""
     heads = ("run", "learner", "gradients", *FATES, "mean delay [updates]", "greatest delay [updates]")
     rows, figures = [], [_drop_rates(runs)]
-    figures += _over_hours("gradients", runs, {"staleness_mean": "mean delay of applied gradients [updates]"})
+    figures += _over_hours("gradients", runs, {"staleness_mean": "mean delay where applied [updates]"})
     for run in runs:
         columns = run.tables["gradients"]
         for learner in np.unique(columns["learner"]):

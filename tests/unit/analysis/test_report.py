@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import escape, unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +16,8 @@ from report_oracle import Stored, Tables, drawn_lines, expected_tables
 
 from hpcrl.analysis import load
 from hpcrl.analysis.charts import ticks
-from hpcrl.analysis.report import report, write_report
+from hpcrl.analysis.figure_files import write_figures
+from hpcrl.analysis.report import report, sections_of, write_report
 from hpcrl.config import from_dict, to_toml
 from hpcrl.errors import StorageError
 
@@ -89,8 +91,9 @@ def test_every_number_of_every_table_is_that_of_the_files(tables, expected):
 def test_every_number_of_a_run_that_was_trained_is_that_of_its_files(trained):
     expected = expected_tables({trained.name: [Stored(trained.path)]})
     assert_same(Tables(report([trained])).rows, expected)
-    for name in ("training-replay_age_steps", "training-mean_priority", "norms-step", "evaluations"):
-        assert f"{name}-numbers" in expected
+    assert {"norms-step-numbers", "evaluations-numbers", "gradients-table"} <= set(expected)
+    for column in ("replay_age_steps", "mean_priority"):
+        assert 0 < trained.last(column) < np.inf
     assert {row[1] for row in expected["norms-table"][1:]} == {"all", *trained.layers}
     assert len(trained.layers) == 3
 
@@ -169,21 +172,53 @@ def test_ticks_are_round_and_inside():
     np.testing.assert_allclose(ticks(3e6, 8e6, 5), [3e6, 4e6, 5e6, 6e6, 7e6, 8e6])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("width", [1280, 500])
-def test_a_browser_shows_it_without_complaint_and_without_scrolling_sideways(page, tmp_path, width):
+WIDTHS = {"desktop": 1280, "phone": 390}
+
+
+def test_a_browser_shows_it_at_any_width_without_complaint(page, expected, tmp_path):
+    """Nothing on its console, no scrolling sideways, every figure there, every number that of the files."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no chromium or google-chrome is installed")
-    measure = (
-        "<script>document.title = JSON.stringify([innerWidth, document.documentElement.scrollWidth,"
-        "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)])</script></body>"
-    )
-    (tmp_path / "page.html").write_text(page.replace("</body>", measure))
+    frames = [
+        f'<iframe style="width:{width}px;height:900px" srcdoc="{escape(page)}"></iframe>' for width in WIDTHS.values()
+    ]
+    look = """<script>onload = () => {
+        const pages = [...document.querySelectorAll("iframe")].map(frame => frame.contentDocument.documentElement)
+        const sizes = pages.map(page => [page.clientWidth, page.scrollWidth,
+            [...page.querySelectorAll("figure svg")].map(svg => svg.getBoundingClientRect().width),
+            [...page.querySelectorAll("figure")].map(figure => figure.id)])
+        document.title = JSON.stringify(sizes)
+        const shown = document.createElement("textarea")
+        shown.textContent = pages[0].outerHTML
+        document.body.replaceChildren(shown)
+    }</script>"""
+    (tmp_path / "frames.html").write_text(f"<title></title>{look}{''.join(frames)}")
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900"]
-    done = subprocess.run([*command, f"file://{tmp_path / 'page.html'}"], capture_output=True, text=True, timeout=180)
-    assert "CONSOLE" not in done.stderr
-    inner, scrolled, pictures = json.loads(re.search("<title>(.*?)</title>", done.stdout)[1])
-    assert scrolled <= inner
-    assert min(pictures) > 250
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path / 'frames.html'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    figures = sorted(re.findall('<figure id="([^"]*)"', page))
+    sizes = json.loads(unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
+    for width, (inner, scrolled, pictures, there) in zip(WIDTHS.values(), sizes, strict=True):
+        assert width - 20 <= inner <= width
+        assert scrolled <= inner
+        assert sorted(there) == figures
+        assert len(pictures) == len(figures)
+        assert min(pictures) > 250
+    assert_same(Tables(unescape(re.search("<textarea>(.*)</textarea>", done.stdout, re.S)[1])).rows, expected)
+
+
+def test_its_figures_are_files_too(runs, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra `analysis`)")
+    figures = {figure.name: figure for section in sections_of(runs) for figure in section.figures()}
+    chosen = [figures[name] for name in ("learning-frames", "normalised-gorila_noop", "delays-small")]
+    written = write_figures(chosen, tmp_path / "figures")
+    assert sorted(path.name for path in written) == sorted(
+        f"{figure.name}{suffix}" for figure in chosen for suffix in (".png", ".svg")
+    )
+    assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in written if path.suffix == ".png")
+    assert all(ElementTree.parse(path) for path in written if path.suffix == ".svg")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write .*file"):
+        write_figures(chosen, tmp_path / "file")
