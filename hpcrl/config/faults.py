@@ -51,6 +51,7 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("learning.training_ratio", "run.lock_step"),
             "expected 'block' with run.lock_step, where a turn ends when learning has to wait, got 'report'",
         )
+    yield from _evaluation_faults(config)
     if exploration.epsilon_end > exploration.epsilon_start:
         yield (
             ("exploration.epsilon_end", "exploration.epsilon_start"),
@@ -83,6 +84,27 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
         yield (
             ("learning.momentum", "learning.optimizer"),
             f"expected 0 with optimizer {learning.optimizer!r} (sgd and rmsprop have it), got {learning.momentum}",
+        )
+
+
+def _evaluation_faults(config: "Config") -> Iterator[Fault]:
+    """A protocol of evaluations that the environment or the agent does not fit."""
+    run, env = config.run, config.env
+    if run.evaluation_protocol != "own" and not env.is_atari:
+        yield (
+            ("run.evaluation_protocol", "env.id"),
+            f"expected 'own' for {env.id!r}, which is no Atari environment (ALE/…), got {run.evaluation_protocol!r}",
+        )
+    if run.evaluation_protocol == "saber" and not env.full_action_space:
+        yield (
+            ("run.evaluation_protocol", "env.full_action_space"),
+            "expected another protocol for an agent without all 18 actions (env.full_action_space), got 'saber'",
+        )
+    if (run.evaluation_protocol == "human") != bool(run.evaluation_starts):
+        yield (
+            ("run.evaluation_starts", "run.evaluation_protocol"),
+            f"expected a file with run.evaluation_protocol 'human', and none with another, got "
+            f"{run.evaluation_starts!r} with {run.evaluation_protocol!r}",
         )
 
 

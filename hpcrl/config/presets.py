@@ -96,3 +96,25 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 """What each training protocol fixes: of Mnih et al. 2015, Dopamine, Machado et al. 2018, and SABER (Toromanoff et al.
 2019), whose episodes have no limit but 5 minutes without a reward (100 hours stand for none). None presses FIRE for the
 agent."""
+
+EVALUATION_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "noop": {
+        "sticky_probability": 0.0,
+        "noop_min": 1,
+        "noop_max": 30,
+        "max_episode_frames": 18_000,
+        "stuck_frames": 0,
+    },
+    "human": {"sticky_probability": 0.0, "noop_max": 0, "max_episode_frames": 108_000, "stuck_frames": 0},
+    "sticky": {"sticky_probability": 0.25, "noop_max": 0, "max_episode_frames": 108_000, "stuck_frames": 0},
+    "saber": {
+        "sticky_probability": 0.25,
+        "noop_max": 0,
+        "max_episode_frames": 21_600_000,
+        "stuck_frames": 18_000,
+        "full_action_space": True,
+    },
+}
+"""What each protocol of an evaluation fixes of the environment. ``own``: as in training. ``noop`` and ``human``: Nair
+et al. 2015, section 5.1. ``sticky``: Machado et al. 2018. ``saber``: Toromanoff et al. 2019."""

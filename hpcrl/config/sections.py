@@ -26,6 +26,10 @@ class RunConfig(Section):
     lock_step: Bool = Field(False, description="ranks take turns by ticket: deterministic, slow, for debugging")
     evaluation_period_updates: Int = Field(5000, ge=1, description="global updates between two evaluations")
     evaluation_episodes: Int = Field(10, ge=1, description="episodes of one evaluation")
+    evaluation_protocol: Literal["own", "noop", "human", "sticky", "saber"] = Field(
+        "own", description="how its episodes begin and end: as in training, or by a protocol of hpcrl evaluate"
+    )
+    evaluation_starts: str = Field("", description="human: file of the games to begin in, of hpcrl starts record")
 
     @field_validator("dir", mode="before")
     @classmethod

@@ -222,8 +222,9 @@ class ExactAtari(Atari):
     noop_min
         An episode starts with ``noop_min`` to ``noop_max`` no-ops [frames].
     starts
-        If there are any, simulator ``e`` begins every episode in number ``e`` modulo their count, and its frames by
-        then count towards ``max_episode_frames``.
+        If there are any, the ``E`` simulators begin in them in turn, from the first one on at every reset: episode
+        ``k`` of simulator ``e`` in number ``e + k E`` modulo their count. The frames by then count towards
+        ``max_episode_frames``.
     """
 
     def __init__(self, *arguments: Any, noop_min: int = 0, starts: Sequence[GameStart] = (), **named: Any):

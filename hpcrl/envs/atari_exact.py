@@ -23,9 +23,9 @@ _NOOP, _FIRE = ale_py.Action.NOOP, ale_py.Action.FIRE
 class ExactVector:
     """``E`` simulators of one game: what `hpcrl.envs.atari.Atari` uses of ale-py's vector environment, by its names.
 
-    One thread steps them all, rewards are raw, and a finished simulator is reset in a step of its own. An episode of
-    simulator ``e`` begins with ``noop_min`` to ``noop_max - 1`` no-ops or, with ``starts``, in number ``e`` modulo
-    their count.
+    One thread steps them all, rewards are raw, and a finished simulator is reset in a step of its own. An episode
+    begins with ``noop_min`` to ``noop_max - 1`` no-ops or, with ``starts``, in one of these: episode ``k`` of simulator
+    ``e`` since all were reset in number ``e + k E`` modulo their count.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class ExactVector:
         self._rng = np.random.default_rng(0)
         self._sticky, self._frame_skip = repeat_action_probability, frameskip
         self._noop_min, self._noop_end, self._fire = noop_min, noop_max, use_fire_reset and _FIRE in self._actions
-        self._starts = starts
+        self._starts, self._begun = starts, np.zeros(num_envs, np.int64)
         self._max_frames = max_num_frames_per_episode
         height, width = ale.getScreenDims()
         self._resize = AreaResize((height, width), (img_height, img_width))
@@ -88,6 +88,8 @@ class ExactVector:
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         mask = options["reset_mask"] if options else np.ones(len(self._ales), bool)
+        if not options:
+            self._begun[:] = 0
         for e in np.flatnonzero(mask):
             self._reset_one(e)
         self._over[mask] = False
@@ -131,6 +133,7 @@ class ExactVector:
             "over": self._over.copy(),
             "screens": self._screens.copy(),
             "stacks": self._stacks.copy(),
+            "begun": self._begun.copy(),
             "rng": generator_state(self._rng),
         }
 
@@ -149,6 +152,7 @@ class ExactVector:
         self._held = [ale_py.Action(int(action)) for action in state["held"]]
         self._frames, self._over = np.array(state["frames"]), np.array(state["over"])
         self._screens, self._stacks = np.array(state["screens"]), np.array(state["stacks"])
+        self._begun = np.array(state.get("begun", np.zeros(len(self._ales), np.int64)))  # absent in the oldest files
         restore_generator(self._rng, state["rng"])
         return self._stacks.copy()
 
@@ -169,7 +173,9 @@ class ExactVector:
         ale.reset_game()
         self._held[e] = _NOOP
         if self._starts:
-            self._frames[e] = self._restore_start(e, self._starts[e % len(self._starts)])
+            number = e + int(self._begun[e]) * len(self._ales)
+            self._begun[e] += 1
+            self._frames[e] = self._restore_start(e, self._starts[number % len(self._starts)])
         else:
             self._frames[e] = 0
             self._play_noops(e)

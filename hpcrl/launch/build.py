@@ -147,7 +147,7 @@ def make_actor(job: Job, index: int) -> Actor | RolloutActor:
     config = job.config
     if not config.learning.uses_replay:
         return make_rollout_actor(job, index)
-    memory, newcomers, env = job.memory, make_newcomers(job), job.env("actor", index)
+    memory, newcomers, env = job.memory, make_newcomers(job), job.envs(index)[0]
     policy = job.policy(job.online, job.rng("actor", index))
     policy.keeps_values = newcomers is not None and job.rule.gives_td_errors
 
@@ -173,7 +173,7 @@ def make_evaluator(job: Job, index: int) -> Evaluator:
     """Evaluator ``index``, with a network of its own: it must not change during an episode."""
     config = job.config
     replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device, job.dtype)
-    env = job.env("evaluator", index)
+    env = job.evaluation_env("evaluator", index)
     return Evaluator(
         index,
         replica=replica,

@@ -20,36 +20,15 @@ from hpcrl.config import Config, from_dict
 from hpcrl.envs import env_spec, make_games
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError, StorageError
 from hpcrl.launch.launcher import check_world_size, is_launched, launcher_rank
+from hpcrl.launch.protocols import protocol_arguments, starts_for
 from hpcrl.seeding import generator, seed_sequence
-from hpcrl.storage.starts import Starts, read_starts
+from hpcrl.storage.starts import Starts
 from hpcrl.types import GameStart
 
 GROUP = 6
 """Episodes that are played together; 30, the published number, are five groups."""
 
 RANDOM_PERIOD_FRAMES = 6
-
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "own": {},
-    "noop": {
-        "sticky_probability": 0.0,
-        "noop_min": 1,
-        "noop_max": 30,
-        "max_episode_frames": 18_000,
-        "stuck_frames": 0,
-    },
-    "human": {"sticky_probability": 0.0, "noop_max": 0, "max_episode_frames": 108_000, "stuck_frames": 0},
-    "sticky": {"sticky_probability": 0.25, "noop_max": 0, "max_episode_frames": 108_000, "stuck_frames": 0},
-    "saber": {
-        "sticky_probability": 0.25,
-        "noop_max": 0,
-        "max_episode_frames": 21_600_000,
-        "stuck_frames": 18_000,
-        "full_action_space": True,
-    },
-}
-"""What each protocol fixes of the environment. ``own``: as in training. ``noop`` and ``human``: Nair et al. 2015,
-section 5.1. ``sticky``: Machado et al. 2018. ``saber``: Toromanoff et al. 2019."""
 
 Policy = Callable[[np.ndarray, float], np.ndarray]
 """int64 ``[E]`` actions for observations ``[E, stack, ...]`` and a probability of a random action."""
@@ -75,28 +54,6 @@ def play_once(env, policy: Policy, epsilon: float) -> Result:
         steps += playing
         playing &= ~step.episode_over
     return Result(returns, steps)
-
-
-def protocol_arguments(config: Config, protocol: str, max_episode_frames: int | None = None) -> dict[str, Any]:
-    """Arguments of `hpcrl.envs.make_games`; life losses never end an episode.
-
-    Raises
-    ------
-    ConfigError
-        The protocol is not known, or the agent or its environment cannot be evaluated by it.
-    """
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"expected --protocol {', '.join(PROTOCOLS)}, got {protocol!r}")
-    fixed = dict(PROTOCOLS[protocol])
-    if not config.env.is_atari:
-        if protocol != "own" or max_episode_frames:
-            raise ConfigError(f"expected --protocol own for {config.env.id}, which is not an Atari game")
-        return config.env.arguments()
-    if fixed.get("full_action_space") and not config.env.full_action_space:
-        raise ConfigError(f"expected an agent of all 18 actions for --protocol {protocol}, got one of the game's own")
-    if max_episode_frames:
-        fixed["max_episode_frames"] = max_episode_frames
-    return {**config.env.arguments(), "life_loss": "ignore", "random_start_steps": 0, **fixed}
 
 
 def play_group(
@@ -229,7 +186,7 @@ def main(
     config = player.config
     epsilon = player.epsilon if epsilon is None else epsilon
     arguments = protocol_arguments(config, protocol, max_episode_frames)
-    starts = _starts_for(config, protocol, starts_file)
+    starts = starts_for(config, protocol, starts_file)
     given = starts.starts if starts else ()
 
     def play(group: int) -> Result:
@@ -277,14 +234,3 @@ def in_relation(game: str, protocol: str, score: float) -> list[str]:
             share = 100 * human_normalised(scores, game, score)
             lines.append(f"{share:.1f} % of the human score in {scores.title} ({beside})")
     return lines
-
-
-def _starts_for(config: Config, protocol: str, file: Path | None) -> Starts | None:
-    if (file is not None) != (protocol == "human"):
-        raise ConfigError("expected --starts FILE with --protocol human, and with no other; hpcrl starts makes one")
-    if file is None:
-        return None
-    starts = read_starts(file)
-    if starts.game != config.env.id:
-        raise ConfigError(f"{file}: expected starts of {config.env.id}, got some of {starts.game}")
-    return starts

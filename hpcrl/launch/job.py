@@ -16,10 +16,11 @@ from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.algorithms.policy_gradient import EvaluationPolicy
 from hpcrl.algorithms.rules import Rule
 from hpcrl.config import Config
-from hpcrl.envs import env_spec, make_env
+from hpcrl.envs import VectorEnv, env_spec, make_env, make_games
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.learners import make_store
 from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_memory
+from hpcrl.launch.protocols import protocol_arguments, starts_for
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
 from hpcrl.launch.rollouts import make_evaluation_policy, make_sampler
@@ -286,21 +287,29 @@ class Job:
         start = torch.cat([p.detach().reshape(-1) for p in self.network().parameters()])
         return LayerNorms(online, start=start, period=self.config.log.norms, report=partial(self.reporter.norm, index))
 
-    def env(self, role: str, index: int):
-        """Simulators of a role; only those that train begin out of phase."""
-        return self.envs(role, index, 1)[0]
-
-    def envs(self, role: str, index: int, groups: int) -> list:
-        """The same in groups that are stepped by themselves."""
-        config = self.config
-        arguments = config.env.arguments(threads=self.rank_plan.threads)
-        if role != "actor":
-            arguments["random_start_steps"] = 0
-        seeds = seed_sequence(config.run.seed, f"{role} env", index, self.start)
+    def envs(self, index: int, groups: int = 1) -> list[VectorEnv]:
+        """Simulators of an actor, in groups that are stepped by themselves."""
+        arguments = self.config.env.arguments(threads=self.rank_plan.threads)
+        seeds = self._env_seed("actor", index)
         return [
-            make_env(config.env.simulators // groups, group, **arguments)
+            make_env(self.config.env.simulators // groups, group, **arguments)
             for group in (seeds.spawn(groups) if groups > 1 else [seeds])
         ]
+
+    def evaluation_env(self, role: str, index: int) -> VectorEnv:
+        """Simulators of a role that evaluates, by the protocol of ``run.evaluation_protocol``."""
+        run, env, seed = self.config.run, self.config.env, self._env_seed(role, index)
+        if run.evaluation_protocol == "own":
+            arguments = env.arguments(threads=self.rank_plan.threads) | {"random_start_steps": 0}
+            return make_env(env.simulators, seed, **arguments)
+        starts = starts_for(
+            self.config, run.evaluation_protocol, Path(run.evaluation_starts) if run.evaluation_starts else None
+        )
+        arguments = protocol_arguments(self.config, run.evaluation_protocol)
+        return make_games(env.simulators, seed, starts=starts.starts if starts else (), **arguments)
+
+    def _env_seed(self, role: str, index: int) -> np.random.SeedSequence:
+        return seed_sequence(self.config.run.seed, f"{role} env", index, self.start)
 
     def rng(self, role: str, index: int) -> np.random.Generator:
         """Random numbers of a role, none of which an earlier start of the run has drawn."""

@@ -138,7 +138,7 @@ def make_secondary(job: "Job") -> SecondaryLearner:
         learning_starts=config.replay.learning_starts_steps,
         batch_size=secondary.batch_size,
         episodes=Episodes(
-            job.env("secondary", 0),
+            job.evaluation_env("secondary", 0),
             job.policy(acting, job.rng("secondary policy", 0)),
             episodes=config.run.evaluation_episodes,
             epsilon=config.exploration.evaluation_epsilon,

@@ -9,7 +9,7 @@ import torch
 from hpcrl.envs import VectorEnv, env_spec, make_games
 from hpcrl.errors import ConfigError
 from hpcrl.launch.agents import Agent, make_policy
-from hpcrl.launch.evaluate import protocol_arguments
+from hpcrl.launch.protocols import protocol_arguments
 from hpcrl.seeding import generator, seed_sequence
 
 HEIGHT = 420

@@ -46,7 +46,7 @@ def make_sampler(job: "Job") -> Sampler:
     """The sampler of this rank, with simulators, a rollout, and a replica of its own that is only acted by."""
     (index,) = (role.index for role in job.rank_plan.roles if role.kind == "actor")
     config, spec, distribution = job.config, job.spec, make_distribution(job.spec)
-    envs = job.envs("actor", index, config.policy.groups)
+    envs = job.envs(index, config.policy.groups)
     for env in envs:
         env.reset()
     replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device, job.dtype)

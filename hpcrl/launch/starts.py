@@ -11,7 +11,8 @@ import numpy as np
 
 from hpcrl.envs import make_games
 from hpcrl.errors import EXIT_FINISHED, ConfigError
-from hpcrl.launch.evaluate import Player, Policy, protocol_arguments
+from hpcrl.launch.evaluate import Player, Policy
+from hpcrl.launch.protocols import protocol_arguments
 from hpcrl.seeding import generator, seed_sequence
 from hpcrl.storage.starts import write_starts
 from hpcrl.types import GameStart

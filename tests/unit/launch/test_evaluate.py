@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from hpcrl.config import from_dict
+from hpcrl.config.presets import EVALUATION_PROTOCOLS
 from hpcrl.errors import ConfigError, StorageError
 from hpcrl.launch import evaluate as evaluation
 from hpcrl.launch.agents import load_agent, save_weights
-from hpcrl.launch.evaluate import GROUP, Result, evaluate, in_relation, play_group, play_once, protocol_arguments
+from hpcrl.launch.evaluate import GROUP, Result, evaluate, in_relation, play_group, play_once
+from hpcrl.launch.protocols import protocol_arguments
 from hpcrl.launch.starts import main as record_starts
 from hpcrl.storage.starts import read_starts
 from hpcrl.types import EnvStep
@@ -102,7 +104,7 @@ def test_no_table_stands_beside_other_protocols():
 
 
 def test_starts_are_recorded_played_from_and_labelled_as_surrogate(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(evaluation.PROTOCOLS["noop"], "max_episode_frames", 600)
+    monkeypatch.setitem(EVALUATION_PROTOCOLS["noop"], "max_episode_frames", 600)
     player, file = evaluation.random_player("ALE/Pong-v5"), tmp_path / "starts.h5"
     record_starts(player, file, count=2, epsilon=None, seed=1)
     starts = read_starts(file)
