@@ -7,24 +7,52 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "0.1.0" / "run"
-STATUSES = {"test", "table", "small", "differs", "open", "cluster"}
 
 
-def rows(page):
-    """Cells of the rows of all tables of three columns, without their heads."""
-    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    return [[cell.strip(" |") for cell in cells] for cells in lines if cells[0] != "the paper says"]
+@pytest.fixture
+def docs(monkeypatch):
+    """Programs beside the pages can be imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
 
 
-def test_every_claim_has_a_status_and_what_stands_for_it_exists():
-    claims = rows((ROOT / "docs" / "claims.md").read_text())
-    assert len(claims) >= 28
-    for claim in claims:
-        assert claim[1] in STATUSES or claim[1].startswith("every algorithm"), claim
-        named = re.findall(r"`((?:tests|docs|configs)/[^`]+)`", " ".join(claim[1:]))
-        assert named or claim[1] in ("table", "open", "cluster"), claim
+def test_the_page_of_claims_is_that_of_the_claims_and_of_the_files_that_they_name(docs):
+    import claims
+
+    assert claims.PAGE.read_text() == claims.text(), "run python docs/claims.py"
+
+
+def test_every_claim_has_a_verdict_and_what_it_names_exists(docs):
+    import claims
+
+    all_claims = [claim for of_paper in claims.claims().values() for claim in of_paper]
+    assert len(all_claims) >= 80
+    assert len({claim["says"] for claim in all_claims}) == len(all_claims)
+    for claim in all_claims:
+        assert claim.keys() <= {"says", "section", "here", "found", "config", "keys", "by", "figure"}, claim
+        verdict, _ = claims.judged(claim)
+        assert verdict in claims.MEANING, claim
+        named = claim.get("by", [])
+        assert named or verdict in (claims.OPEN, "not testable here"), claim
         for path in named:
-            assert (ROOT / path).exists(), f"{path}, of: {claim[0]}"
+            assert (ROOT / path).exists(), f"{path}, of: {claim['says']}"
+
+
+def test_a_claim_whose_files_say_otherwise_is_not_reproduced(docs, monkeypatch):
+    import claims
+
+    assert claims.better("gorila_noop", 32)[0] == claims.NOT
+    assert claims.keys_are("breakout_gorila", {"topology.servers": 30})[0] == claims.NOT
+    fewer = {label: {"returns": [[value] * 4]} for value, label in enumerate(reversed(claims.BUNDLES))}
+    monkeypatch.setattr(claims, "_study", lambda name, title: fewer)
+    assert (claims.bundles_better()[0], claims.bundles_worse()[0]) == (claims.NOT, claims.SMALL)
+
+
+def test_the_table_of_random_play_is_that_of_its_files(docs):
+    import random_play
+
+    if not random_play.rows():
+        pytest.skip("no game has been played")
+    assert random_play.PAGE.read_text() == random_play.page(), "run python docs/random_play.py"
 
 
 def test_the_blocks_of_the_page_on_python_run_on_a_stored_run():

@@ -1,0 +1,192 @@
+"""What the papers say, and what of it is so here: ``python docs/claims.py`` writes docs/claims.md anew.
+
+The claims are data (claims.toml). What came out is worked out from files wherever there are any: the shipped score
+tables, the configurations, the results of studies (docs/studies) and of evaluations (docs/measured). A test sees to it
+that the page is that of the files, and that every test and page which a claim names exists.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from random_play import rows as random_play_rows
+
+from hpcrl.analysis.scores import beats, normalise, reaches, sign_flips, table
+from hpcrl.config import load
+
+ROOT = Path(__file__).parents[1]
+CLAIMS, PAGE = ROOT / "docs" / "claims.toml", ROOT / "docs" / "claims.md"
+STUDIES, MEASURED = ROOT / "docs" / "studies", ROOT / "docs" / "measured"
+PAPERS = {
+    "gorila": "Massively Parallel Methods (Gorila, Nair et al. 2015)",
+    "accelerated": "Accelerated Methods (Stooke and Abbeel 2018)",
+}
+
+SO, SMALL, SET = "reproduced", "reproduced in small", "set as published"
+NOT, OPEN = "not reproduced", "not tested yet"
+MEANING = {
+    SO: "a test fails if it is not so, or it follows from the published scores that are shipped",
+    SMALL: "so on a small task; what came out is here and on the page named",
+    SET: "a shipped configuration has the published value; it has not been run at that scale",
+    NOT: "it came out otherwise on the task named, or hpcrl does something else",
+    OPEN: "a machine like this one could show it; nobody has yet",
+    "not testable here": "needs a cluster, GPUs or weeks",
+}
+Found = tuple[str, str]
+"""The verdict, one of :data:`MEANING`, and what came out."""
+BUNDLES = ("serial DQN", "1 bundle", "2 bundles", "4 bundles", "8 bundles")
+
+
+def better(protocol: str, expected: int) -> Found:
+    """On how many games Gorila is better than the DQN."""
+    return _counted(protocol, expected, len(beats(table(protocol), "gorila", "dqn")))
+
+
+def multiple(share: float, expected: int) -> Found:
+    """On how many games with human starts Gorila has so many times the DQN's lead over random play."""
+    name = "gorila_human_starts"
+    return _counted(name, expected, sum(reaches(table(name), "gorila", share, "dqn").values()))
+
+
+def _counted(protocol: str, expected: int, count: int) -> Found:
+    return SO if count == expected else NOT, f"{count} of {len(table(protocol).games)} in the published scores"
+
+
+def three_quarters_of_human() -> Found:
+    """On how many games Gorila has 75 % of the human score."""
+    scores = table("gorila_human_starts")
+    share = normalise(scores.of("gorila"), scores.of("random"), scores.of("human"))
+    told = f"{np.sum(share >= 0.75)} by the formula, and {', '.join(sign_flips(scores))}, where human < random"
+    return SO if sum(reaches(scores, "gorila", 0.75).values()) == 25 else NOT, told
+
+
+def gains() -> Found:
+    """Whether the lead over the DQN is greater with human starts."""
+    human, noop = (len(beats(table(name), "gorila", "dqn")) for name in ("gorila_human_starts", "gorila_noop"))
+    return SO if human > noop else NOT, f"{human} games with human starts, {noop} with no-ops, in the published scores"
+
+
+def keys_are(config: str, expected: dict[str, Any]) -> Found:
+    """Whether a shipped configuration has the values of the paper."""
+    loaded = load(ROOT / "configs" / f"{config}.toml", []).model_dump()
+    found = {key: loaded[key.partition(".")[0]][key.partition(".")[2]] for key in expected}
+    return SET if found == expected else NOT, ", ".join(f"`{key} = {value}`" for key, value in found.items())
+
+
+def bundles_better() -> Found:
+    """Whether eight bundles learn better than one process, at equal frames."""
+    one, eight, told = _bundles()
+    return SMALL if eight > one else NOT, told
+
+
+def bundles_worse() -> Found:
+    """Whether they learn worse."""
+    one, eight, told = _bundles()
+    return SMALL if eight < one else NOT, told
+
+
+def _bundles() -> tuple[float, float, str]:
+    cases = _study("gorila_breakout", "parallel bundles")
+    returns = {label: _last_quarter(cases[label]) for label in BUNDLES}
+    told = ", ".join(f"{label} {value:.2f}" for label, value in returns.items())
+    return returns[BUNDLES[0]], returns[BUNDLES[-1]], f"MinAtar Breakout, return of the last quarter: {told}"
+
+
+def more_actors_see_more() -> Found:
+    """Whether the memories of eight bundles hold more different frames than one."""
+    cases = _study("gorila_breakout", "parallel bundles")
+    share = {k: mean(np.divide(cases[k]["distinct_frames"], cases[k]["held_frames"])) for k in BUNDLES}
+    told = ", ".join(f"{label} {100 * value:.1f} %" for label, value in share.items())
+    return SMALL if share[BUNDLES[-1]] > share[BUNDLES[0]] else NOT, f"MinAtar Breakout, distinct frames: {told}"
+
+
+def old_gradients_hurt() -> Found:
+    """Whether a delay of a hundred updates spoils learning."""
+    cases = _study("gorila_catch", "one learner, older gradients")
+    found = {label: _last_quarter(case) for label, case in cases.items()}
+    told = ", ".join(f"{label} {value:.2f}" for label, value in found.items())
+    return SMALL if found["delay 100"] < found["delay 0"] else NOT, f"catch, return of the last quarter, 1 seed: {told}"
+
+
+def _study(name: str, title: str) -> dict[str, dict]:
+    cases = json.loads((STUDIES / f"{name}.json").read_text())[title]
+    return {case["label"]: case for case in cases}
+
+
+def _last_quarter(case: dict) -> float:
+    return mean(mean(returns[-(len(returns) // 4) :]) for returns in case["returns"])
+
+
+def random_play() -> Found:
+    """Whether random play scores as published, on every game that was played."""
+    rows = random_play_rows()
+    if not rows:
+        return OPEN, ""
+    greatest = max(abs(row.deviation) for row in rows)
+    # With ten games the greatest of so many normal deviations is below 3.3 with a probability of 99 %.
+    told = f"{len(rows)} games, greatest deviation {greatest:.1f} standard errors"
+    return SMALL if greatest < 3.3 else NOT, told
+
+
+def generalisation() -> Found:
+    """Whether bundles keep more of their no-op score from surrogate human starts than one process does."""
+    file = MEASURED / "starts.json"
+    if not file.exists():
+        return OPEN, ""
+    found = json.loads(file.read_text())
+    kept = {who: row["human"]["mean"] / row["noop"]["mean"] for who, row in found["players"].items()}
+    told = "; ".join(
+        f"{who}: no-ops {row['noop']['mean']:,.0f}, surrogate starts {row['human']['mean']:,.0f}"
+        for who, row in found["players"].items()
+    )
+    return SMALL if kept["bundled"] > kept["serial"] else NOT, f"{found['game']}, {found['training']}: {told}"
+
+
+def claims() -> dict[str, list[dict[str, Any]]]:
+    """The claims of each paper as they are written down."""
+    return tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
+
+
+def judged(claim: dict[str, Any]) -> Found:
+    """The verdict on a claim, and what came out."""
+    if "found" in claim:
+        name, *arguments = claim["found"]
+        verdict, figure = globals()[name](*arguments)
+    elif "keys" in claim:
+        verdict, figure = keys_are(claim["config"], claim["keys"])
+    else:
+        verdict, figure = claim["here"], ""
+    return verdict, "; ".join(filter(None, (figure, claim.get("figure"))))
+
+
+def text() -> str:
+    """The page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    all_found = {paper: [(claim, *judged(claim)) for claim in of_paper] for paper, of_paper in claims().items()}
+    yield "# What the papers say, and what of it is so here"
+    yield ""
+    yield "Each measurable sentence of the two papers, what came of it here, and the test, page or file that says so."
+    yield "`python docs/claims.py` makes this page of [claims.toml](claims.toml) and of the files that it names."
+    yield ""
+    yield "| | claims | |\n|---|---|---|"
+    verdicts = [verdict for found in all_found.values() for _, verdict, _ in found]
+    for name, meaning in MEANING.items():
+        yield f"| **{name}** | {verdicts.count(name)} | {meaning} |"
+    for paper, found in all_found.items():
+        yield f"\n## {PAPERS[paper]}\n"
+        yield "| the paper says | section | here | what came out | by |\n|---|---|---|---|---|"
+        for claim, verdict, figure in found:
+            by = ", ".join(f"`{path}`" for path in claim.get("by", ()))
+            yield f"| {claim['says']} | {claim['section']} | {verdict} | {figure} | {by} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
+    print(f"wrote {PAGE}")
