@@ -17,7 +17,6 @@ from study import Case, Results, collect, draw, draw_delays, panels, save, table
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
 BUNDLES = (1, 2, 4, 8)
-DELAYS = (0, 10, 30, 100)
 PARALLEL, DELAYED = "parallel bundles", "one learner, older gradients"
 SIMULATORS = "simulators in all"
 
@@ -37,11 +36,14 @@ class Task(NamedTuple):
     """until exploration is at its end"""
     good: float
     """a training return, for the tables"""
+    delays: tuple[int, ...]
 
 
 TASKS = {
-    "catch": Task(HERE.parents[1] / "configs" / "catch_bundled.toml", 16_000, 12_000, 600, 4_000, 0.9),
-    "breakout": Task(HERE / "minatar_breakout.toml", 30_000, 60_000, 1_600, 10_000, 2.0),
+    "catch": Task(
+        HERE.parents[1] / "configs" / "catch_bundled.toml", 16_000, 12_000, 600, 4_000, 0.9, (0, 10, 30, 100)
+    ),
+    "breakout": Task(HERE / "minatar_breakout.toml", 30_000, 60_000, 1_600, 10_000, 2.0, (0, 1, 2, 5, 10, 30, 100)),
 }
 
 
@@ -61,6 +63,15 @@ def case(task: Task, label: str, *overrides: str, bundles: int = 0) -> Case:
 def delayed(task: Task, label: str, delay: int | str, *overrides: str) -> Case:
     """One process whose gradients are made so many updates old."""
     return case(task, label, f"learning.virtual_delay={delay}", *overrides)
+
+
+def whole_memory(task: Task) -> tuple[str, ...]:
+    """One memory for all bundles."""
+    return (
+        "replay.place=global",
+        f"replay.capacity_steps={task.capacity_steps}",
+        f"replay.learning_starts_steps={task.learning_starts_steps}",
+    )
 
 
 def optimizer(name: str, rate: float, epsilon: float) -> tuple[str, ...]:
@@ -87,14 +98,23 @@ def groups(name: str) -> dict[str, list[Case]]:
             case(task, "serial DQN"),
             *(case(task, f"{n} bundle{'s' * (n > 1)}", bundles=n) for n in BUNDLES),
         ],
-        DELAYED: [delayed(task, f"delay {delay}", delay) for delay in DELAYS],
+        DELAYED: [delayed(task, f"delay {delay}", delay) for delay in task.delays],
     }
     if name == "breakout":
         found[SIMULATORS] = [
-            case(task, "serial, 8", bundles=0),
+            case(task, "serial, 8"),
             case(task, "serial, 64", "env.simulators=64"),
             case(task, "8 bundles of 1", "env.simulators=1", bundles=8),
             case(task, "8 bundles of 8", bundles=8),
+        ]
+        found["memory of 8 bundles"] = [
+            case(task, "one each", bundles=8),
+            case(task, "one for all", *whole_memory(task), bundles=8),
+        ]
+        found["learning rate of Adam, delays 0 and 5"] = [
+            delayed(task, f"{rate:g}, {delay}", delay, f"learning.learning_rate={rate}")
+            for rate in (1e-3, 3e-4, 1e-4)
+            for delay in (0, 5)
         ]
     if name == "catch":
         mixed = "0:1, 30:1, 100:1"
