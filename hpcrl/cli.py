@@ -220,13 +220,17 @@ def starts_record(
         float | None, typer.Option(min=0, max=1, help="Probability of a random action; default: the run's own.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the games.")] = 1,
+    keyboard: Annotated[
+        bool, typer.Option("--keyboard", help="Play yourself, in a window; RUN is an environment.")
+    ] = False,
 ) -> None:
-    """Play games and keep a moment of each, for hpcrl evaluate --protocol human --starts FILE."""
+    """Play games and keep moments of them, for hpcrl evaluate --protocol human --starts FILE."""
     from hpcrl.launch import evaluate as evaluation
     from hpcrl.launch.starts import main as record
 
-    player = evaluation.random_player(agent) if random else evaluation.trained_player(Path(agent), checkpoint)
-    sys.exit(record(player, output, count=count, epsilon=epsilon, seed=seed))
+    alone = random or keyboard
+    player = evaluation.random_player(agent) if alone else evaluation.trained_player(Path(agent), checkpoint)
+    sys.exit(record(player, output, count=count, epsilon=epsilon, seed=seed, keyboard=keyboard))
 
 
 @app.command()

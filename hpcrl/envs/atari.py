@@ -235,6 +235,10 @@ class ExactAtari(Atari):
         """The screen of one simulator in colour, uint8 ``[height, width, 3]``."""
         return self._env.render(simulator)
 
+    def action_names(self) -> list[str]:
+        """What ale-py calls the actions: ``"NOOP"``, ``"UPRIGHTFIRE"``."""
+        return self._env.action_names()
+
     def game_start(self, simulator: int) -> GameStart:
         """The game of one simulator as it is now, for others to begin with."""
         return self._env.game_start(simulator)

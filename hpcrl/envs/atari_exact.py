@@ -163,6 +163,10 @@ class ExactVector:
         """The screen of one simulator in colour, uint8 ``[height, width, 3]``."""
         return self._ales[e].getScreenRGB()
 
+    def action_names(self) -> list[str]:
+        """What ale-py calls the actions: ``"NOOP"``, ``"UPRIGHTFIRE"``."""
+        return [action.name for action in self._actions]
+
     def game_start(self, e: int) -> GameStart:
         """The game of one simulator as it is now, for others to begin with."""
         state = self._ales[e].cloneState(include_rng=True).serialize()
