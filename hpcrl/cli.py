@@ -319,8 +319,8 @@ def export(
         from hpcrl.analysis import export as exports
         from hpcrl.analysis import load
 
-        for path in getattr(exports, f"to_{to}")(load(run), output):
-            typer.echo(f"wrote {path}")
+        written = getattr(exports, f"to_{to}")(load(run), output)
+        typer.echo("\n".join(f"wrote {path}" for path in written) or f"{run} has logged nothing yet: nothing written")
     elif to == "minari":
         from hpcrl.launch.export import to_minari
 

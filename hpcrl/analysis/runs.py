@@ -98,7 +98,7 @@ def load(run_dir: str | os.PathLike) -> Run:
     if segments or damaged_segments:
         # Progress first: of a run that goes on, the other tables then reach at least as far.
         order = ["progress", *(table for table in schema.TABLES if table != "progress")]
-        tables = {table: read_runlog(path, table) for table in order}
+        tables = {table: read_runlog(path, table, warns=table == "progress") for table in order}
     else:
         tables = {
             table: {name: np.empty(0, column.dtype) for name, column in columns.items()}

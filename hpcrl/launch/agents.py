@@ -11,8 +11,8 @@ from hpcrl.algorithms.policy_gradient import EvaluationPolicy
 from hpcrl.config import Config, from_dict, load
 from hpcrl.envs import env_spec
 from hpcrl.errors import StorageError
+from hpcrl.launch.policies import make_evaluation_policy
 from hpcrl.launch.resume import load_shard
-from hpcrl.launch.rollouts import make_evaluation_policy
 from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.networks import FlatParameters
 from hpcrl.storage import schema

@@ -20,10 +20,11 @@ from hpcrl.envs import VectorEnv, env_spec, make_env, make_games
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.learners import make_store
 from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_memory
+from hpcrl.launch.policies import make_evaluation_policy
 from hpcrl.launch.protocols import protocol_arguments, starts_for
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
-from hpcrl.launch.rollouts import make_evaluation_policy, make_sampler
+from hpcrl.launch.rollouts import make_sampler
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.launch.topology import Plan, shard_bounds

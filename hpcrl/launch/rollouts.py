@@ -3,43 +3,21 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-
 from hpcrl.algorithms.a2c import A2c
 from hpcrl.algorithms.exploration import linear
-from hpcrl.algorithms.policy_gradient import (
-    Categorical,
-    DiagonalGaussian,
-    Distribution,
-    EvaluationPolicy,
-    SampledPolicy,
-)
+from hpcrl.algorithms.policy_gradient import SampledPolicy
 from hpcrl.algorithms.ppo import Ppo
 from hpcrl.algorithms.pqn import EpsilonGreedyRollout, Pqn
-from hpcrl.config import Config
+from hpcrl.launch.policies import make_distribution
 from hpcrl.networks import Replica
 from hpcrl.roles.policy_learner import PolicyLearner
 from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.sampling.rollout import Rollout
 from hpcrl.sampling.sampler import Sampler
-from hpcrl.types import EnvSpec
 
 if TYPE_CHECKING:
     from hpcrl.launch.job import Job
     from hpcrl.roles.updates import Update
-
-
-def make_distribution(spec: EnvSpec) -> Distribution:
-    """What the network's outputs mean for this environment's actions."""
-    return DiagonalGaussian(spec.num_actions) if spec.continuous else Categorical(spec.num_actions)
-
-
-def make_evaluation_policy(
-    config: Config, spec: EnvSpec, replica, rng: np.random.Generator, dtype: torch.dtype
-) -> EvaluationPolicy:
-    """What plays the episodes of an evaluation."""
-    return EvaluationPolicy(replica, make_distribution(spec), rng, dtype, draws=config.policy.evaluation == "draw")
 
 
 def make_sampler(job: "Job") -> Sampler:

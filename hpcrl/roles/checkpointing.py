@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from hpcrl.replay.priorities import PriorityTable
 from hpcrl.storage import checkpoint
 from hpcrl.storage.best import mark_best, read_best
 from hpcrl.storage.replay import Priorities, ReplayCut
-from hpcrl.transport.counters import Counters
+
+if TYPE_CHECKING:  # what reads checkpoints without MPI takes names from here
+    from hpcrl.transport.counters import Counters
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +113,7 @@ class StateWriter:
 
     kind = "state_writer"
 
-    def __init__(self, rank: int, owners: Sequence[Owner], *, counters: Counters, run_dir: Path, wait: bool):
+    def __init__(self, rank: int, owners: Sequence[Owner], *, counters: "Counters", run_dir: Path, wait: bool):
         self.rank, self.owners, self.counters, self.run_dir, self.wait = rank, owners, counters, run_dir, wait
         self._request = counters.get("checkpoint")
         self._next_look = 0.0
@@ -186,7 +188,7 @@ class CheckpointKeeper:
         self,
         *,
         run_dir: Path,
-        counters: Counters,
+        counters: "Counters",
         owners: Mapping[int, Sequence[str]],
         attributes: Callable[[], dict],
         submit: Callable[[Callable[[], None]], None],

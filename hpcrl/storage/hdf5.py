@@ -42,6 +42,8 @@ def storage_error(doing: str, path: Path, error: BaseException) -> StorageError:
     """Turn an operating-system or HDF5 fault into a StorageError with the path and what to do."""
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else str(error).partition("\n")[0]
+    if "file signature not found" in reason:
+        reason = "it is no HDF5 file"
     remedy = _REMEDIES.get(number)
     return StorageError(f"cannot {doing} {path}: {reason}" + (f" ({remedy})" if remedy else ""))
 

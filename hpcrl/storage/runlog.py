@@ -174,7 +174,7 @@ class RunLog:
         self._committed[table] = stop
 
 
-def read_runlog(run_dir: Path, table: str) -> dict[str, np.ndarray]:
+def read_runlog(run_dir: Path, table: str, *, warns: bool = True) -> dict[str, np.ndarray]:
     """Read one table of a run, live or ended, over all its segments.
 
     Rows that a later segment supersedes, since it resumed from an earlier update, are left out; so the rows of
@@ -187,6 +187,8 @@ def read_runlog(run_dir: Path, table: str) -> dict[str, np.ndarray]:
         Run directory; it may be read-only.
     table
         ``"episodes"``, ``"progress"`` or ``"evaluations"``.
+    warns
+        Whether to say what is left out.
 
     Returns
     -------
@@ -206,7 +208,8 @@ def read_runlog(run_dir: Path, table: str) -> dict[str, np.ndarray]:
             segments.append(_read_segment(path, table))
         except StorageError as error:
             faults.append(str(error))
-            _log.warning("left out: %s", error)
+            if warns:
+                _log.warning("left out: %s", error)
     if not segments:
         raise StorageError("\n".join(faults) or f"{run_dir} holds no run log (runlog-000.h5): is it a run directory?")
     kept = []
