@@ -125,11 +125,15 @@ class A2c:
         with autocast(self.online.device, self.dtype):
             outputs, value = self.online.network(observation)
         log_ratio = self.distribution.log_probability(outputs, action) - log_mu
+        return self._descend(outputs, value, log_ratio, advantage, target)
+
+    def _descend(self, outputs, value, log_ratio, advantage, target, weight: float = 1.0) -> torch.Tensor:
+        """Gradient of ``weight`` times the mean loss, and what it was made of, float32 ``[7]``."""
         policy_loss = self.policy_loss(log_ratio, advantage).mean()
         value_loss = 0.5 * (value - target).square().mean()
         entropy = self.distribution.entropy(outputs).mean()
         loss = policy_loss + self.value_weight * value_loss - self.entropy_weight * entropy
-        loss.backward()
+        (weight * loss).backward()
         with torch.no_grad():
             off_policy = log_ratio.exp() - 1
             kl, clipped = (off_policy - log_ratio).mean(), self.clipped(off_policy)

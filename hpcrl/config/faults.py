@@ -130,6 +130,8 @@ def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
         "split": {"bundles": (0,)},
         "sampler_learner": {"learners": (1,), "actors": (0,)},
     }[topology.layout]
+    if topology.layout != "sampler_learner":
+        allowed["simulator_ranks"] = (0,)
     for key, values in allowed.items():
         if getattr(topology, key) not in values:
             expected = " or ".join(map(str, values))
@@ -216,6 +218,12 @@ def _env_faults(env: "EnvConfig") -> Iterator[Fault]:
 def _replay_faults(config: "Config") -> Iterator[Fault]:
     """A memory must hold what learning waits for, in lanes longer than two windows of frames."""
     replay, env, batch_size = config.replay, config.env, config.learning.batch_size
+    if config.topology.simulator_ranks:
+        yield (
+            ("topology.simulator_ranks", "learning.algorithm"),
+            f"expected 0 with algorithm {config.learning.algorithm!r}, which learns from a replay memory, "
+            f"got {config.topology.simulator_ranks}",
+        )
     together = 2 * replay.send_period_steps if replay.place == "global" else 0  # a writer overwrites so many at once
     least = env.simulators * (2 * (env.stack + replay.n_step) + LANE_SLACK_STEPS + together)
     if replay.capacity_steps < least:
@@ -245,6 +253,7 @@ def _replay_faults(config: "Config") -> Iterator[Fault]:
 def _policy_faults(config: "Config") -> Iterator[Fault]:
     """Keys that the algorithms without replay have no place for, and rollouts that cannot be divided."""
     policy, algorithm, simulators = config.policy, config.learning.algorithm, config.env.simulators
+    takes_trajectories = config.learning.takes_trajectories
     fixed = {
         "replay.place": "local",
         "learner.pipeline": 0,
@@ -255,7 +264,8 @@ def _policy_faults(config: "Config") -> Iterator[Fault]:
         "learning.double": False,
         "learning.virtual_delay": "",
         "log.apply_order": False,
-        **({"policy.epochs": 1, "policy.minibatches": 1} if algorithm == "a2c" else {}),
+        **({"policy.epochs": 1, "policy.minibatches": 1} if algorithm in ("a2c", "impala", "ga3c") else {}),
+        **({"policy.gradient_diversity": False} if takes_trajectories else {"policy.rollouts": 1}),
         **({"exploration.ladder_alpha": 0.0} if algorithm == "pqn" else {"network.layer_norm": False}),
     }
     for dotted, value in fixed.items():
@@ -263,7 +273,7 @@ def _policy_faults(config: "Config") -> Iterator[Fault]:
         got = getattr(getattr(config, section), key)
         if got != value:
             yield (dotted, "learning.algorithm"), f"expected {value!r} with algorithm {algorithm!r}, got {got!r}"
-    if config.topology.layout == "split":
+    if config.topology.layout == "split" and not takes_trajectories:
         yield (
             ("topology.layout", "learning.algorithm"),
             f"expected 'serial' or 'bundled' with algorithm {algorithm!r}, got 'split'",
@@ -276,10 +286,16 @@ def _policy_faults(config: "Config") -> Iterator[Fault]:
         )
     if config.run.lock_step:
         yield ("run.lock_step", "learning.algorithm"), f"expected false with algorithm {algorithm!r}, got true"
+    ranks = config.topology.simulator_ranks
     if simulators % policy.groups:
         yield (
             ("policy.groups", "env.simulators"),
             f"expected a divisor of env.simulators = {simulators}, got {policy.groups}",
+        )
+    elif ranks and simulators % (ranks * policy.groups):
+        yield (
+            ("topology.simulator_ranks", "env.simulators", "policy.groups"),
+            f"expected a divisor of env.simulators / policy.groups = {simulators // policy.groups}, got {ranks}",
         )
     if policy.minibatches > simulators * policy.horizon_steps:
         yield (

@@ -10,21 +10,29 @@ from hpcrl.config.presets import ALGORITHM_DEFAULTS, OPTIMIZER_DEFAULTS
 
 
 class PolicyConfig(Section):
-    """``[policy]``: rollouts of the algorithms without replay (a2c, ppo, pqn), and the losses of the first two."""
+    """``[policy]``: rollouts of the algorithms without replay, and the losses of those with a policy."""
 
-    horizon_steps: Int = Field(128, ge=1, description="steps of each simulator in a rollout (a2c: 5, pqn: 32)")
+    horizon_steps: Int = Field(
+        128, ge=1, description="steps of each simulator in a rollout (a2c, ga3c: 5, impala: 20, pqn: 32)"
+    )
     groups: Int = Field(
         1, ge=1, description="groups of simulators that take turns: one is simulated while another's actions are chosen"
     )
-    trace_decay: Float = Field(
-        0.95, ge=0, le=1, description="lambda of the returns; 1 = n-step returns (a2c: 1, pqn: 0.65)"
+    rollouts: Int = Field(
+        1, ge=1, description="impala, ga3c: rollouts of one gradient, each of an actor's, or a share's, simulators"
     )
-    epochs: Int = Field(4, ge=1, description="passes over each rollout (a2c: 1, pqn: 2)")
-    minibatches: Int = Field(4, ge=1, description="gradients of each pass (a2c: 1, pqn: 32)")
+    lag_updates: Int = Field(
+        0, ge=0, description="actors act by parameters at least so many updates old, to see what that does"
+    )
+    trace_decay: Float = Field(
+        0.95, ge=0, le=1, description="lambda of the returns; 1 = n-step returns (a2c, impala, ga3c: 1, pqn: 0.65)"
+    )
+    epochs: Int = Field(4, ge=1, description="passes over each rollout (a2c, impala, ga3c: 1, pqn: 2)")
+    minibatches: Int = Field(4, ge=1, description="gradients of each pass (a2c, impala, ga3c: 1, pqn: 32)")
     clip: Float = Field(0.2, gt=0, description="ppo: epsilon, how far the probability of an action may move")
     clip_decay: Bool = Field(False, description="ppo: the clip falls in proportion to the learning rate")
-    normalize_advantages: Bool = Field(True, description="to mean 0 and deviation 1 in each minibatch (a2c: false)")
-    value_weight: Float = Field(0.5, ge=0, description="of the value loss, half the squared error (a2c: 0.25)")
+    normalize_advantages: Bool = Field(True, description="to mean 0 and deviation 1 in each minibatch (ppo alone)")
+    value_weight: Float = Field(0.5, ge=0, description="of the value loss, half the squared error (a2c: 0.25, ga3c: 1)")
     entropy_weight: Float = Field(0.01, ge=0, description="of the policy's entropy, which is rewarded")
     gradient_diversity: Bool = Field(
         False, description="log how unlike the gradients of the halves of a minibatch are; two passes instead of one"
@@ -39,8 +47,8 @@ class LearningConfig(Section):
 
     algorithm: str = Field(
         "dqn",
-        pattern=rf"^(dqn|a2c|ppo|pqn|{MODULE_ATTRIBUTE})$",
-        description='"dqn", "a2c", "ppo", "pqn" (the last three use [policy]), or "module:attribute", made as dqn is',
+        pattern=rf"^(dqn|a2c|ppo|pqn|impala|ga3c|{MODULE_ATTRIBUTE})$",
+        description='"dqn", "module:attribute", made as it is, or with [policy] "a2c", "ppo", "pqn", "impala", "ga3c"',
     )
     update: Literal["server", "store", "allreduce"] = Field(
         "server",
@@ -107,7 +115,12 @@ class LearningConfig(Section):
     @property
     def has_action_values(self) -> bool:
         """Whether its network gives the values of actions, and not a policy."""
-        return self.algorithm not in ("a2c", "ppo")
+        return self.uses_replay or self.algorithm == "pqn"
+
+    @property
+    def takes_trajectories(self) -> bool:
+        """Whether whole rollouts are learned from as they come, from whatever policies made them."""
+        return self.algorithm in ("impala", "ga3c")
 
     @model_validator(mode="before")
     @classmethod

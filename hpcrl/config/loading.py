@@ -52,7 +52,7 @@ class Config(Section):
         """Keyword arguments of ``hpcrl.launch.topology.plan`` that the configuration decides."""
         servers = 0 if self.learning.update == "allreduce" else self.topology.servers
         return {
-            **self.topology.model_dump(),
+            **self.topology.model_dump(exclude={"pin_simulators"}),
             "servers": servers,
             "global_replay": self.replay.place == "global",
             "replay": self.learning.uses_replay,

@@ -42,6 +42,43 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "exploration": {"evaluation_epsilon": 0.0},
     },
+    "impala": {
+        "learning": {
+            "optimizer": "rmsprop",
+            "learning_rate": 6e-4,
+            "optimizer_epsilon": 0.01,
+            "rmsprop_decay": 0.99,
+            "rmsprop_centered": False,
+            "max_gradient_norm": 40.0,
+        },
+        "policy": {
+            "horizon_steps": 20,
+            "trace_decay": 1.0,
+            "epochs": 1,
+            "minibatches": 1,
+            "normalize_advantages": False,
+        },
+        "exploration": {"evaluation_epsilon": 0.0},
+    },
+    "ga3c": {
+        "learning": {
+            "optimizer": "rmsprop",
+            "learning_rate": 3e-4,
+            "optimizer_epsilon": 0.1,
+            "rmsprop_decay": 0.99,
+            "rmsprop_centered": False,
+            "max_gradient_norm": 0.0,
+        },
+        "policy": {
+            "horizon_steps": 5,
+            "trace_decay": 1.0,
+            "epochs": 1,
+            "minibatches": 1,
+            "normalize_advantages": False,
+            "value_weight": 1.0,
+        },
+        "exploration": {"evaluation_epsilon": 0.0},
+    },
     "pqn": {
         "network": {"layer_norm": True},
         "learning": {
@@ -55,7 +92,8 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 """What an algorithm takes for keys left unset. A2C: Accelerated Methods, with the RMSProp of its baselines; PPO:
-Schulman et al. 2017, as CleanRL has it; PQN: Gallici et al. 2024, with Adam for its RAdam."""
+Schulman et al. 2017, as CleanRL has it; IMPALA: Espeholt et al. 2018, of Atari; GA3C: its published code; PQN: Gallici
+et al. 2024, with Adam for its RAdam."""
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "nature": {

@@ -56,6 +56,14 @@ class TopologyConfig(Section):
     )
     learners: Int = Field(1, ge=1, description="split: learner ranks")
     actors: Int = Field(0, ge=0, description="split: actor ranks; 0 = all remaining")
+    simulator_ranks: Int = Field(
+        0,
+        ge=0,
+        description="sampler_learner: ranks per learner, on its node, that step its simulators; 0 = it does itself",
+    )
+    pin_simulators: Bool = Field(
+        True, description="simulator ranks keep to a core each, where nothing else is bound and there are enough cores"
+    )
     evaluators: Int = Field(0, ge=0, description="ranks that only evaluate")
     monitor: Literal["shared", "own"] = Field("shared", description="display and run log: on server 0 or a rank alone")
     learner_threads: Int = Field(

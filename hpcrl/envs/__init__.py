@@ -18,7 +18,8 @@ class VectorEnv(Protocol):
     """``E`` simulators of one environment.
 
     Those whose whole state can be saved also have ``state()``, a flat mapping of arrays, and ``restore(state)``. Those
-    that simulate in threads of their own have the two halves of a step, ``send(actions)`` and ``receive()``.
+    that simulate in threads of their own have the two halves of a step, ``send(actions)`` and ``receive()``; those on
+    other ranks (:mod:`hpcrl.sampling.exchange`) also say, after a ``look``, whether a step is ``ready`` to be received.
 
     Frames, rewards and observations that were handed out are never written to again, so a caller may keep them.
     """

@@ -28,8 +28,10 @@ from hpcrl.launch.learners import (
     restored_shard,
 )
 from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
+from hpcrl.launch.policies import make_distribution
 from hpcrl.launch.resume import identity, load_state
 from hpcrl.launch.rollouts import make_policy_learner, make_rollout_actor
+from hpcrl.launch.simulators import join_crew, make_simulator
 from hpcrl.launch.topology import Role
 from hpcrl.launch.tracing import trace
 from hpcrl.networks import Replica
@@ -212,11 +214,15 @@ def make_monitor(job: Job, index: int) -> Monitor:
         },
     )
     who = identity(config, job.plan)
+    needed, crews = job.plan.needed(config.run.lock_step), job.plan.crews()
+    if crews and config.learning.takes_trajectories:  # any one simulator can be done without
+        needed, crews = [*needed, job.plan.ranks_of("simulator")], {}
     attendance = Attendance(
         beats=job.beats,
         labels=job.labels,
         ranks={kind: job.plan.ranks_of(kind) for kind in ROLE_NAMES if job.plan.num(kind)},
-        needed=job.plan.needed(config.run.lock_step),
+        needed=needed,
+        crews=crews,
         heartbeat_seconds=config.run.heartbeat_seconds,
         stall_seconds=config.run.stall_seconds,
         end=job.end,
@@ -275,6 +281,7 @@ MAKERS = {
     "replay_host": make_replay_host,
     "learner": make_learner,
     "actor": make_actor,
+    "simulator": make_simulator,
     "evaluator": make_evaluator,
     "monitor": make_monitor,
 }
@@ -283,9 +290,11 @@ MAKERS = {
 def make_roles(job: Job) -> list:
     """The roles of this rank, in the order in which its loop steps them; collective over each replay memory."""
     check_networks(job.comm, [tuple(p.shape) for p in job.network().parameters()], job.labels)
-    if job.plan.layout == "split" and job.config.replay.place == "local":
+    if job.plan.layout == "split" and job.plan.memories and job.config.replay.place == "local":
         _split_memories(job)
-    if job.synchronous:
+    if job.plan.crews():
+        job.exchange = join_crew(job, make_distribution(job.spec))
+    if job.synchronous and job.learns:
         job.server = make_replicated(job)
         job.params, job.targets = job.server.vectors()
     elif job.store:
@@ -306,11 +315,14 @@ def make_roles(job: Job) -> list:
         index = job.memory_ranks.index(job.comm.rank)
         held = job.hosted_part or job.memory
         owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.table))
-    writer = StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
-    if job.timeline:
-        trace(job.timeline, [*roles, writer])
+    if owners:
+        roles.append(
+            StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
+        )
+    if job.timeline and job.reports:
+        trace(job.timeline, roles)
         roles.append(Tracer(job.comm.rank, job.timeline, job.reporter))
-    return [*roles, writer, *([job.counters] if job.synchronous else [])]
+    return [*roles, *([job.counters] if job.synchronous and job.learns else [])]
 
 
 def _restore(job: Job, roles: list) -> None:

@@ -25,6 +25,8 @@ LEARNER_VECTORS = 3
 ACTIVATIONS = 6
 """Memory of a learner's passes, in float32 copies of its minibatch."""
 
+RELAYED_ROLLOUTS = 2
+"""Rollouts of an actor that may wait, on a server, for a learner; with a third, it waits itself."""
 TARGET_SLOTS = 3
 """Published copies of a shard's target; targets are new so seldom that the least number will do."""
 
@@ -97,11 +99,15 @@ class Sizes:
     """per actor"""
     simulator_bytes: int
     """of one simulator"""
+    exchange_bytes: int
+    """memory between a learner and its simulator ranks, where there are such"""
     priority_block_slots: int
     """slots whose priorities are summed together; 0 where sampling is uniform"""
     batch_size: int
     rollout_bytes: int
     """observations of a rollout; 0 where learning is from a replay memory"""
+    rollouts: int
+    """that are learned from together"""
     slots: int
     """published copies per shard"""
     gradient_slots: int
@@ -183,8 +189,9 @@ def _lane_bytes(memory: Memory, sizes: Sizes) -> int:
 
 def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> RankForecast:
     """Memory of one rank; a memory shared by a node is charged to its first learner, the global one to its hosts."""
-    kinds = {role.kind for role in rank.roles}
+    kinds, crewed = {role.kind for role in rank.roles}, plan.num("simulator")
     vector_bytes = sizes.num_parameters * FLOAT_BYTES
+    relays = plan.layout == "split" and sizes.rollout_bytes > 0
     private, shared = LIBRARY_BYTES + PROCESS_BYTES, 0
     replicas = bool(kinds & {"learner", "actor"}) + ("evaluator" in kinds)
     replicas += "actor" in kinds and sizes.rollout_bytes > 0  # which acts, unchanged while a rollout lasts
@@ -195,6 +202,10 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
         elif role.kind == "parameter_server":
             shard_bytes = (bounds[role.index + 1] - bounds[role.index]) * FLOAT_BYTES
             state = shard_bytes * (2 + sizes.optimizer_vectors)  # parameters and target
+            if relays:
+                shared += (
+                    RELAYED_ROLLOUTS * sizes.rollout_bytes * len(plan.ranks_of("actor")[role.index :: len(bounds) - 1])
+                )
             # A checkpoint copies the state; before that, a server makes the whole network to begin with.
             private += OPTIMIZER_BYTES + max(2 * state, state + 2 * vector_bytes)
             if sizes.stored:
@@ -217,13 +228,18 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
                 vectors += sizes.virtual_delay + 2 + (2 if "actor" in kinds else 0)
             batch_bytes = sizes.batch_size * sizes.window_steps * sizes.record_bytes
             private += vectors * vector_bytes + batch_bytes * (1 + ACTIVATIONS * FLOAT_BYTES)
-            private += sizes.rollout_bytes
+            private += sizes.rollouts * sizes.rollout_bytes
+            shared += sizes.exchange_bytes if crewed else 0
             memory = plan.memories[plan.memory_of(role)] if plan.memories else None
             if memory and memory.node is not None and memory.learners[0] == role.index:
                 own, node = (0, 1) if plan.layout == "split" else (1, 0)
                 private += own * _memory_bytes(memory, sizes)
                 shared += node * _memory_bytes(memory, sizes)
-        elif role.kind in ("actor", "evaluator"):
+        elif role.kind == "actor" and relays:
+            private += sizes.rollout_bytes + sizes.simulators * sizes.simulator_bytes
+        elif role.kind == "simulator":
+            private += vector_bytes + sizes.simulators * sizes.simulator_bytes * plan.num("learner") // crewed
+        elif role.kind == "evaluator" or (role.kind == "actor" and not crewed):
             private += sizes.simulators * sizes.simulator_bytes
     return RankForecast(rank.rank, private, shared)
 

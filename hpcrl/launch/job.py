@@ -24,7 +24,7 @@ from hpcrl.launch.policies import make_evaluation_policy
 from hpcrl.launch.protocols import protocol_arguments, starts_for
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
-from hpcrl.launch.rollouts import make_sampler
+from hpcrl.launch.rollouts import make_relay, make_sampler
 from hpcrl.launch.signals import StopRequest
 from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.launch.topology import Plan, shard_bounds
@@ -38,12 +38,15 @@ from hpcrl.roles.replicated import OwnReplica
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import StopFlag
 from hpcrl.roles.timeline import Timeline
+from hpcrl.sampling.asynchronous import AsynchronousSampler
+from hpcrl.sampling.exchange import Exchange
 from hpcrl.sampling.sampler import Sampler
 from hpcrl.seeding import generator, seed_sequence, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.parameters import ShardedVector
+from hpcrl.transport.relay import Relay
 from hpcrl.transport.ring import Rings
 from hpcrl.transport.store import ChunkStore
 from hpcrl.transport.waiting import wait_for_all
@@ -51,7 +54,9 @@ from hpcrl.transport.waiting import wait_for_all
 REPORT_RECORDS = 256
 """Reports of one rank that may wait for the monitor before further ones are dropped."""
 
-STATELESS_KINDS = ("replay_host",)
+PASSED_ON = ("stop", "closed", "left")
+"""Counts of synchronous learners that their simulator ranks look at, or keep for themselves."""
+STATELESS_KINDS = ("replay_host", "simulator")
 """Kinds of roles that have no state of their own to keep."""
 
 
@@ -86,6 +91,12 @@ class Job:
     """The central parameters, where learners overwrite them in turn."""
     memory_comm: MPI.Intracomm | None = field(init=False, default=None)
     """The ranks that share the memory of a node, where memories are of nodes and this rank uses one."""
+    reports: Rings | Agreement | None = field(init=False, default=None)
+    """Take reports to the monitor; None on simulator ranks of synchronous learners, which have none to make."""
+    relay: Relay | None = field(init=False, default=None)
+    """Takes rollouts of actors to learners, where those are on other ranks."""
+    exchange: Exchange | None = field(init=False, default=None)
+    """Between a learner and the ranks that simulate for it, where there are such and this is one of them."""
 
     def __post_init__(self):
         config, plan, comm = self.config, self.plan, self.comm
@@ -97,7 +108,9 @@ class Job:
         self.deterministic = config.run.lock_step or plan.layout == "serial"
         self.start = self.checkpoint.number if self.checkpoint else 0
         self.owners = {
-            r.rank: [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS] for r in plan.ranks
+            r.rank: names
+            for r in plan.ranks
+            if (names := [owner_name(role) for role in r.roles if role.kind not in STATELESS_KINDS])
         }
         if config.secondary.batch_size:
             self.owners[self.learners[0]].append("secondary-0")
@@ -114,6 +127,7 @@ class Job:
         self.wall_seconds = float(restored.get("wall_seconds", 0.0))
         self.began = {name: int(restored.get(name, 0)) for name in ("total_frames", "global_update")}
         if self.synchronous:
+            self._make_beats()
             self._make_agreement()
         else:
             self._make_windows()
@@ -122,7 +136,9 @@ class Job:
                 self.counters.set("global_update", self.began["global_update"])
         wait_for_all(comm)
         self.timeline = self._make_timeline() if config.log.trace else None
-        self.stop = StopFlag(self.counters, self.stop_request, together=self.synchronous)
+        # Simulators of synchronous learners stop after them: before, they would be waited for.
+        request = self.stop_request if self.learns or not self.synchronous else StopRequest()
+        self.stop = StopFlag(self.counters, request, together=self.synchronous and self.learns)
         self.reporter = Reporter(
             lambda record: self.reports.push({self.monitor_rank: (record,)}),
             config.actor.report_period_seconds,
@@ -173,6 +189,8 @@ class Job:
                     **options,
                 )
             )
+        if plan.layout == "split" and not config.learning.uses_replay:
+            self.relay = self.keep(make_relay(self, options))
         self.reports = self.keep(
             Rings(
                 comm,
@@ -199,24 +217,41 @@ class Job:
         return Timeline(lambda: time.time() - origin)
 
     def _make_agreement(self) -> None:
-        """What synchronous learners share instead of windows: it rides on their meetings."""
+        """What synchronous learners share instead of windows: it rides on their meetings, to which no others come."""
         names = {**self.began, **dict.fromkeys(("stop", "checkpoint", "without_replay", "left", "closed"), 0)}
-        self.counters = self.reports = self.keep(
-            Agreement(self.comm, names=names, own=("written", "held"), note_bytes=RECORD.itemsize)
-        )
-        self._make_beats()
+        self.learner_comm = self.comm.Split(0 if self.learns else MPI.UNDEFINED, self.comm.rank)
+        self.counters = self.beats
+        if self.learns:
+            self.counters = self.reports = self.keep(
+                Agreement(
+                    self.learner_comm,
+                    names=names,
+                    own=("written", "held"),
+                    note_bytes=RECORD.itemsize,
+                    ranks=self.learners,
+                )
+            )
 
     def _make_beats(self) -> None:
-        """Signs of life: a window also where all else rides on meetings, to which a rank that hangs does not come."""
+        """Signs of life: a window also where all else rides on meetings, to which a rank that hangs does not come.
+
+        There it also has what simulator ranks must know of those meetings.
+        """
         self.beats = self.keep(
             Counters(
                 self.comm,
                 owner=self.monitor_rank,
-                names=[str(rank) for rank in range(self.comm.size)],
+                names=[*map(str, range(self.comm.size)), *PASSED_ON],
                 window="beats",
                 flavour=self.config.server.window_flavour,
             )
         )
+
+    def pass_on(self) -> None:
+        """Tell the simulator ranks of synchronous learners what was agreed on; from the monitor's rank."""
+        if self.synchronous and self.comm.rank == self.monitor_rank:
+            for name in PASSED_ON:
+                self.beats.set(name, self.counters.get(name))
 
     def frames(self) -> int:
         """Frames of all actors so far; the same, at the same update, on all synchronous learners."""
@@ -271,7 +306,7 @@ class Job:
         return make_memory(self)
 
     @cached_property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> Sampler | AsynchronousSampler:
         """What this rank's actor fills and its learner uses, where there is no replay."""
         return make_sampler(self)
 
@@ -288,12 +323,12 @@ class Job:
         start = torch.cat([p.detach().reshape(-1) for p in self.network().parameters()])
         return LayerNorms(online, start=start, period=self.config.log.norms, report=partial(self.reporter.norm, index))
 
-    def envs(self, index: int, groups: int = 1) -> list[VectorEnv]:
-        """Simulators of an actor, in groups that are stepped by themselves."""
+    def envs(self, index: int, groups: int = 1, *, role: str = "actor", simulators: int = 0) -> list[VectorEnv]:
+        """Simulators of an actor, or so many of another role, in groups that are stepped by themselves."""
         arguments = self.config.env.arguments(threads=self.rank_plan.threads)
-        seeds = self._env_seed("actor", index)
+        seeds, simulators = self._env_seed(role, index), simulators or self.config.env.simulators
         return [
-            make_env(self.config.env.simulators // groups, group, **arguments)
+            make_env(simulators // groups, group, **arguments)
             for group in (seeds.spawn(groups) if groups > 1 else [seeds])
         ]
 

@@ -183,7 +183,7 @@ def make_replicated(job: "Job") -> ReplicatedParameters:
 def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> AllreduceUpdate:
     """The update of a synchronous learner; collective over all learners."""
     config = job.config
-    everyone = job.keep(Collectives(job.comm))
+    everyone = job.keep(Collectives(job.learner_comm))
     update = AllreduceUpdate(
         online,
         target,
@@ -192,7 +192,7 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
         everyone=everyone,
         reduction=make_reduction(
             everyone,
-            [rank.node for rank in job.plan.ranks],
+            [job.plan.ranks[rank].node for rank in job.learners],
             backend=config.learner.reduce,
             compressed=config.learner.compression == "bfloat16",
             device=job.rank_plan.device,
@@ -200,7 +200,7 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
         ),
         max_gradient_norm=config.learning.max_gradient_norm,
         verify_period=config.learner.verify_period_updates,
-        labels=job.labels,
+        labels=[job.labels[rank] for rank in job.learners],
     )
     update.start()
     return update

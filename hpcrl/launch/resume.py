@@ -34,7 +34,7 @@ def identity(config: Config, plan: Plan) -> dict[str, Any]:
             "ranks": len(plan.ranks),
             "nodes": len({rank.node for rank in plan.ranks}),
             "servers": plan.num("parameter_server"),
-            **{f"{kind}s": plan.num(kind) for kind in ("learner", "actor", "evaluator")},
+            **{f"{kind}s": plan.num(kind) for kind in ("learner", "actor", "simulator", "evaluator")},
         },
     }
 
@@ -89,7 +89,9 @@ def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str
     """What is other than when a checkpoint was written: one line for the job, one for each key."""
     then, now = checkpoint.attributes, identity(config, plan)
     counts = [
-        f"{name} {then['job'][name]} -> {count}" for name, count in now["job"].items() if then["job"][name] != count
+        f"{name} {old} -> {count}"
+        for name, count in now["job"].items()
+        if (old := then["job"].get(name, 0)) != count  # an older version had fewer kinds of roles
     ]
     lines = [f"this job is another than the one that wrote it: {', '.join(counts)}"] if counts else []
     for key, old, new in _changes(then, now):
@@ -104,14 +106,17 @@ def what_changed(checkpoint: Checkpoint, config: Config, plan: Plan) -> list[str
 def is_exact(checkpoint: Checkpoint, config: Config, plan: Plan) -> bool:
     """Whether the run goes on bit for bit, with the episodes in flight: one rank then and now, the same simulators.
 
-    The old parameters that a virtual delay looks back on are in no checkpoint, nor are steps between visits to a store.
+    The old parameters that a virtual delay looks back on are in no checkpoint, nor are steps between visits to a store,
+    nor the rollouts of an asynchronous sampler.
     """
     then = checkpoint.attributes["config"]
     return (
         plan.layout == then["topology"]["layout"] == "serial"
         and config.env.simulators == then["env"]["simulators"]
         and not config.learning.virtual_delay
+        and not config.policy.lag_updates
         and config.learner.sync_period_updates == 1
+        and not config.learning.takes_trajectories
         and (_has_replay(checkpoint) if config.learning.uses_replay else _same_rollouts(then, config))
     )
 

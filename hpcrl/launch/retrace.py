@@ -323,7 +323,8 @@ def _events(rows: dict[str, np.ndarray], num_shards: int) -> list[Event]:
 
 def _plan(config: Config, num_bundles: int) -> Plan:
     """The run's rank map, but for ranks that only look on."""
-    topology = config.topology.model_dump() | {"bundles": num_bundles, "evaluators": 0, "monitor": "shared"}
+    topology = config.topology.model_dump(exclude={"pin_simulators"})
+    topology |= {"bundles": num_bundles, "evaluators": 0, "monitor": "shared"}
     if config.network.kind == "mlp":
         topology["learner_threads"] = topology["learner_threads"] or 1
     size = 1 if config.topology.layout == "serial" else config.topology.servers + num_bundles

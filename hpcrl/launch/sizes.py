@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from torch import nn
 
 from hpcrl.algorithms.rules import Rule, make_rule
@@ -14,6 +15,7 @@ from hpcrl.launch.topology import Plan
 from hpcrl.networks import count_parameters, count_policy_parameters, make_network, make_policy_network
 from hpcrl.replay.lanes import record_dtype, shortest_capacity
 from hpcrl.replay.priorities import BLOCK_SLOTS
+from hpcrl.sampling.exchange import Exchange
 
 ATARI_SIMULATOR_BYTES = 5 * 10**6
 """Measured: four simulators of Pong."""
@@ -24,8 +26,8 @@ def network_arguments(config: Config) -> tuple:
     spec, network = env_spec(**config.env.arguments()), config.network
     if spec.continuous:
         raise ConfigError(
-            f'learning.algorithm: expected "a2c" or "ppo", as the actions of {config.env.id} are vectors, got '
-            f'"{config.learning.algorithm}"'
+            f'learning.algorithm: expected one with a policy, say "ppo", as the actions of {config.env.id} are '
+            f'vectors, got "{config.learning.algorithm}"'
         )
     shape = (spec.stack, *spec.obs_shape)
     atoms = 0 if network.distribution == "none" else network.atoms
@@ -83,7 +85,7 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
     batch_size, intensity, rollout_bytes = learning.batch_size, learning.training_intensity, 0
     if not learning.uses_replay:
         rollout_steps = policy.horizon_steps * config.env.simulators
-        batch_size, intensity = -(-rollout_steps // policy.minibatches), float(policy.epochs)
+        batch_size, intensity = -(-rollout_steps * policy.rollouts // policy.minibatches), float(policy.epochs)
         rollout_bytes = rollout_steps * spec.stack * math.prod(spec.obs_shape) * spec.obs_dtype.itemsize
     sizes = forecast.Sizes(
         num_parameters=num_parameters(config),
@@ -93,9 +95,11 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         shortest_lane_steps=shortest_capacity(spec.stack, config.replay.n_step),
         simulators=config.env.simulators,
         simulator_bytes=ATARI_SIMULATOR_BYTES if config.env.is_atari else 0,
+        exchange_bytes=Exchange.nbytes(spec, config.env.simulators, (), np.int64),
         priority_block_slots=BLOCK_SLOTS if config.replay.sampling == "prioritized" else 0,
         batch_size=batch_size,
         rollout_bytes=rollout_bytes,
+        rollouts=policy.rollouts,
         slots=config.server.slots,
         gradient_slots=config.learner.pipeline + 1,
         optimizer_vectors=forecast.optimizer_vectors(

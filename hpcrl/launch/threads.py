@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence, Set
 from typing import NamedTuple
 
 from hpcrl.errors import MachineError
+from hpcrl.launch.topology import Plan
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -70,6 +71,35 @@ def crowded(places: Sequence[Place]) -> list[str]:
         for (node, cores), ranks in groups.items()
         if len(ranks) > len(cores)
     ]
+
+
+def cores_of_simulators(rank_map: Plan, places: Sequence[Place]) -> dict[int, frozenset[int]]:
+    """Cores that ranks keep to, beyond what the launcher said: one for each simulator, the others for all else.
+
+    Only on nodes with simulators whose ranks may all run on the same cores, of which there are at least as many as
+    ranks: anything else was decided by the launcher, or would make ranks wait for one another.
+    """
+    kept: dict[int, frozenset[int]] = {}
+    crews = rank_map.crews()
+    for node in {rank_map.ranks[rank].node for rank in crews}:
+        ranks = [plan.rank for plan in rank_map.ranks if plan.node == node]
+        simulators = [rank for plan in rank_map.ranks if plan.node == node for rank in crews.get(plan.rank, ())]
+        cores = sorted(places[ranks[0]].affinity)
+        if len({places[rank].affinity for rank in ranks}) > 1 or len(cores) < len(ranks):
+            continue
+        own = cores[len(cores) - len(simulators) :]
+        kept |= dict.fromkeys(ranks, frozenset(cores) - frozenset(own))
+        kept |= {rank: frozenset((core,)) for rank, core in zip(simulators, own, strict=True)}
+    return kept
+
+
+def pin(rank_map: Plan, places: Sequence[Place], rank: int) -> str:
+    """Keep this rank to its cores, if it has any of its own; what was done, in words for the log."""
+    kept = cores_of_simulators(rank_map, places)
+    if rank in kept:
+        os.sched_setaffinity(0, kept[rank])
+    pinned = [simulator for crew in rank_map.crews().values() for simulator in crew if simulator in kept]
+    return f"{len(pinned)} simulator ranks keep to a core each" if pinned else ""
 
 
 def visible_gpus() -> int:

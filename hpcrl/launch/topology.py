@@ -8,22 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hpcrl.errors import TopologyError
+from hpcrl.launch.placement import Role, bundled, count, fill, fill_with_crews, serial, split, synchronous
 
-KINDS = ("parameter_server", "replay_host", "learner", "actor", "evaluator", "monitor")
+KINDS = ("parameter_server", "replay_host", "learner", "actor", "simulator", "evaluator", "monitor")
 
 SHARD_ALIGNMENT = 16
 """Shard boundaries are multiples of this many float32: 64 bytes, one cache line, so no line has two writers."""
-
-
-class Role(NamedTuple):
-    """One role of the job; ``(kind, index)`` also names its random streams."""
-
-    kind: str
-    """one of :data:`KINDS`"""
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.index}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +59,12 @@ class Plan:
 
     def roles_of(self, rank: int) -> tuple[Role, ...]:
         return self.ranks[rank].roles
+
+    def crews(self) -> dict[int, tuple[int, ...]]:
+        """The simulator ranks of each learner's rank; empty where learners step their simulators themselves."""
+        learners, simulators = self.ranks_of("learner"), self.ranks_of("simulator")
+        each = len(simulators) // len(learners)
+        return {rank: simulators[i * each : (i + 1) * each] for i, rank in enumerate(learners)} if each else {}
 
     def needed(self, lock_step: bool) -> list[tuple[int, ...]]:
         """Groups of ranks, of each of which at least one must be there for the job to go on.
@@ -126,6 +122,7 @@ def plan(
     cores_per_node: Sequence[int] | int,
     gpus_per_node: int,
     learner_threads: int,
+    simulator_ranks: int = 0,
     cores_per_rank: Sequence[int] = (),
     global_replay: bool = False,
     replay: bool = True,
@@ -152,6 +149,8 @@ def plan(
         What one node has; cores may differ between nodes.
     learner_threads
         Threads of a learner rank; 0 divides what the node's other ranks leave.
+    simulator_ranks
+        Ranks on the node of each learner, in the ``sampler_learner`` layout, that step its simulators for it.
     cores_per_rank
         Cores that the launcher gave to each rank, beyond which no thread is started; empty where it gave none.
     global_replay
@@ -167,17 +166,17 @@ def plan(
     if len(nodes) != world_size:
         raise TopologyError(f"expected the node of each of {world_size} ranks, got {len(nodes)} nodes")
     if layout == "serial":
-        held = _serial(world_size, evaluators)
+        held = serial(world_size, evaluators)
     elif layout == "sampler_learner" and not servers:
-        _fill(world_size, "bundle", bundles, {}, 0, "shared")  # the rest shares their ranks
-        held = _synchronous(world_size, evaluators)
+        fill_with_crews(world_size, bundles, simulator_ranks, {}, 0, "shared")  # the rest shares their ranks
+        held = synchronous(nodes, simulator_ranks, evaluators)
     elif layout in ("bundled", "sampler_learner"):
-        bundles = _fill(world_size, "bundle", bundles, {"server": servers}, evaluators, monitor)
-        held = _bundled(nodes, servers, bundles, evaluators, monitor)
+        fill_with_crews(world_size, bundles, simulator_ranks, {"server": servers}, evaluators, monitor)
+        held = bundled(nodes, servers, simulator_ranks, evaluators, monitor)
     elif layout == "split":
         counts = {"server": servers, "learner": learners}
-        actors = _fill(world_size, "actor", actors, counts, evaluators, monitor)
-        held = _split(nodes, servers, learners, evaluators, monitor)
+        actors = fill(world_size, "actor", actors, counts, evaluators, monitor)
+        held = split(nodes, servers, learners, evaluators, monitor)
     else:
         raise TopologyError(f"expected layout serial, bundled, split or sampler_learner, got {layout!r}")
     cores = [cores_per_node] * (max(nodes) + 1) if isinstance(cores_per_node, int) else cores_per_node
@@ -193,14 +192,16 @@ def plan(
 def describe(plan: Plan) -> str:
     """The plan as a readable table: who does what where, and which actors feed which learners."""
     num_nodes = len({rank.node for rank in plan.ranks})
-    alike = f"; each update of {_count(plan.num('learner'), 'minibatch', 'es')}" if plan.synchronous else ""
+    alike = f"; each update of {count(plan.num('learner'), 'minibatch', 'es')}" if plan.synchronous else ""
     lines = [
-        f"{plan.layout} layout: {_count(len(plan.ranks), 'rank')} on {_count(num_nodes, 'node')}{alike}",
+        f"{plan.layout} layout: {count(len(plan.ranks), 'rank')} on {count(num_nodes, 'node')}{alike}",
         f"{'rank':>6}  {'node':>4}  {'threads':>7}  {'device':<7}  roles",
     ]
     for rank in plan.ranks:
         roles = ", ".join(map(str, rank.roles))
         lines.append(f"{rank.rank:>6}  {rank.node:>4}  {rank.threads:>7}  {rank.device:<7}  {roles}")
+    for learner, (rank, simulators) in enumerate(plan.crews().items()):
+        lines.append(f"ranks {ranges(simulators)} step the simulators of learner {learner} on rank {rank}")
     for index, memory in enumerate(plan.memories):
         if plan.layout == "split" or memory.node is None:
             place = "of all servers" if memory.node is None else f"on node {memory.node}"
@@ -246,15 +247,11 @@ def lane_capacity(memory: Memory, *, capacity_steps: int, simulators: int, short
     lanes = len(memory.actors) * simulators
     if capacity_steps // lanes < shortest_steps:
         raise TopologyError(
-            f"{_count(len(memory.actors), 'actor')} x {_count(simulators, 'simulator')} = {lanes} lanes "
+            f"{count(len(memory.actors), 'actor')} x {count(simulators, 'simulator')} = {lanes} lanes "
             f"of at least {shortest_steps} steps "
             f"need replay.capacity_steps >= {lanes * shortest_steps}, got {capacity_steps}"
         )
     return capacity_steps // lanes
-
-
-def _count(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -266,95 +263,6 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def _fill(world_size: int, kind: str, wanted: int, others: dict[str, int], evaluators: int, monitor: str) -> int:
-    """Number of ``kind`` (0 wanted: all remaining ranks); the counts must add up to the job exactly."""
-    counts = {**others, kind: wanted or 1, "evaluator": evaluators, **({"monitor": 1} if monitor == "own" else {})}
-    total = sum(counts.values())
-    if total == world_size or (wanted == 0 and total < world_size):
-        return world_size - total + counts[kind]
-    terms = " + ".join(_count(number, name) for name, number in counts.items())
-    least = " at least" if wanted == 0 else ""
-    if wanted == 0:
-        advice = f"start it with {total} ranks or more, or lower the counts"
-    elif total - wanted < world_size:
-        advice = f"start it with {_count(total, 'rank')}, or set topology.{kind}s=0 to use the rest"
-    else:
-        advice = f"start it with {total} ranks, or lower the counts"
-    alone = ', or set topology.layout="serial" to run everything on one rank' if world_size == 1 else ""
-    raise TopologyError(f"{terms} = {_count(total, 'rank')}{least}, but the job has {world_size}: {advice}{alone}")
-
-
-class _Seats:
-    """Ranks that hold nothing yet, taken in turn from one node after the other."""
-
-    def __init__(self, nodes: Sequence[int]):
-        self._free: dict[int, list[int]] = {node: [] for node in sorted(set(nodes))}
-        for rank, node in enumerate(nodes):
-            self._free[node].append(rank)
-        self._turn = 0
-
-    def take(self, count: int) -> list[int]:
-        """``count`` ranks spread over the nodes, in rank order."""
-        order = list(self._free.values())
-        taken: list[int] = []
-        while len(taken) < count:
-            ranks = order[self._turn % len(order)]
-            self._turn += 1
-            if ranks:
-                taken.append(ranks.pop(0))
-        return sorted(taken)
-
-    def rest(self) -> list[int]:
-        return sorted(rank for ranks in self._free.values() for rank in ranks)
-
-
-def _serial(world_size: int, evaluators: int) -> dict[int, list[Role]]:
-    if world_size != 1:
-        raise TopologyError(
-            f"the serial layout has 1 rank, but the job has {world_size}: start it without mpiexec, "
-            'or set topology.layout="bundled"'
-        )
-    # In this order no gradient is on its way when a round ends, which is where checkpoints are cut.
-    kinds = ["actor", "learner", "parameter_server", *["evaluator"] * evaluators, "monitor"]
-    return {0: [Role(kind, 0) for kind in kinds]}
-
-
-def _synchronous(world_size: int, evaluators: int) -> dict[int, list[Role]]:
-    """Actor and learner on every rank; the first also has what there is one of, in the order of the serial layout."""
-    held = {rank: [Role("actor", rank), Role("learner", rank)] for rank in range(world_size)}
-    held[0] += [Role(kind, 0) for kind in ("parameter_server", *["evaluator"] * evaluators, "monitor")]
-    return held
-
-
-def _bundled(nodes: Sequence[int], servers: int, bundles: int, evaluators: int, monitor: str) -> dict[int, list[Role]]:
-    seats = _Seats(nodes)
-    held = _common(seats, servers, evaluators, monitor)
-    ranks = seats.rest()
-    assert len(ranks) == bundles
-    held |= {rank: [Role("actor", index), Role("learner", index)] for index, rank in enumerate(ranks)}
-    return held
-
-
-def _split(nodes: Sequence[int], servers: int, learners: int, evaluators: int, monitor: str) -> dict[int, list[Role]]:
-    seats = _Seats(nodes)
-    held = _common(seats, servers, evaluators, monitor)
-    held |= {rank: [Role("learner", index)] for index, rank in enumerate(seats.take(learners))}
-    held |= {rank: [Role("actor", index)] for index, rank in enumerate(seats.rest())}
-    return held
-
-
-def _common(seats: _Seats, servers: int, evaluators: int, monitor: str) -> dict[int, list[Role]]:
-    """Servers, monitor and evaluators, which every layout with several ranks places alike."""
-    server_ranks = seats.take(servers)
-    held = {rank: [Role("parameter_server", index)] for index, rank in enumerate(server_ranks)}
-    if monitor == "own":
-        held[seats.take(1)[0]] = [Role("monitor", 0)]
-    else:
-        held[server_ranks[0]].append(Role("monitor", 0))
-    held |= {rank: [Role("evaluator", index)] for index, rank in enumerate(seats.take(evaluators))}
-    return held
 
 
 def _equip(

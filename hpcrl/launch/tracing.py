@@ -36,6 +36,11 @@ def _actor(actor) -> Iterator[Timed]:
             yield actor.lanes, "flush", "push"
 
 
+def _simulator(simulator) -> Iterator[Timed]:
+    for env in simulator.envs:
+        yield env, "step", "simulate"
+
+
 def _learner(learner) -> Iterator[Timed]:
     yield learner.update, "pull", "pull"
     yield learner.update, "give", "push"
@@ -70,6 +75,7 @@ def _state_writer(writer) -> Iterator[Timed]:
 
 PARTS = {
     "actor": _actor,
+    "simulator": _simulator,
     "learner": _learner,
     "parameter_server": _server,
     "evaluator": _evaluator,

@@ -27,7 +27,7 @@ from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
 from hpcrl.launch.signals import ignore_signals, stop_on_signals
 from hpcrl.launch.stacks import identify
-from hpcrl.launch.threads import Place, crowded, limit_threads
+from hpcrl.launch.threads import Place, crowded, limit_threads, pin
 from hpcrl.launch.topology import Plan, plan
 from hpcrl.transport.waiting import Backoff, wait_for_all
 
@@ -39,6 +39,8 @@ LEAVE_SECONDS = 1.0
 """How long the last of those ranks that answer may take to leave when others do not answer."""
 STAGGERED_RANKS = 5
 """So many ranks wait each a second longer than the one before: the lowest that sees a stall says so for all."""
+CREW_SLEEP_SECONDS = 1e-4
+"""Longest sleep of a learner and of its simulator ranks, which wait for each other at every step."""
 CLOSING_KINDS = ("parameter_server", "state_writer", "monitor", "agreement", "tracer")
 """Roles that go on until the last checkpoint is written."""
 
@@ -58,6 +60,7 @@ def main(config: Config, command_line: Sequence[str]) -> int:
             seconds_left(os.environ, time.time())  # raises where they make no sense
             found = places(comm)
             rank_map = make_plan(found, config)
+            pinned = pin(rank_map, found, comm.rank) if config.topology.pin_simulators else ""
             _on_all(comm, lambda: limit_threads(rank_map.ranks[comm.rank].threads, os.environ))
             _keep_freed_memory()
             _on_all(comm, lambda: _check_needs(config, rank_map, found[comm.rank]))
@@ -72,7 +75,7 @@ def main(config: Config, command_line: Sequence[str]) -> int:
         place = _place(rank_map, comm.rank)
         threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
         with held:
-            return _train(comm, config, rank_map, checkpoint, " ".join(command_line), events, stop_request)
+            return _train(comm, config, rank_map, checkpoint, " ".join(command_line), events, stop_request, pinned)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _abort(comm, place, error, events)
         raise
@@ -171,7 +174,9 @@ def _prepare(config: Config, rank_map: Plan, held: ExitStack):
     return newest
 
 
-def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, events, stop_request) -> int:
+def _train(
+    comm, config: Config, rank_map: Plan, checkpoint, command_line: str, events, stop_request, pinned: str
+) -> int:
     import torch
 
     from hpcrl.launch.build import make_roles
@@ -190,24 +195,29 @@ def _train(comm, config: Config, rank_map: Plan, checkpoint, command_line: str, 
     resources = ExitStack()
     job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request, labels, end)
     _log_here(comm, config, rank_map, checkpoint)
-    if job.shares:
-        log.info("%s", job.shares.text)
+    for text in filter(None, (pinned, job.shares and job.shares.text)):
+        log.info("%s", text)
     roles = make_roles(job)
     wait_for_all(comm)  # from here on every shard is published
     heartbeat = job.heartbeat(watchdog.beat, stall_seconds)
     is_server = any(role.kind == "parameter_server" for role in roles)
     several_nodes = len({rank.node for rank in rank_map.ranks}) > 1
-    idle = Backoff(comm, config.server.idle_sleep_seconds if is_server else 1e-3, wakeful=is_server and several_nodes)
+    longest = CREW_SLEEP_SECONDS if job.exchange else config.server.idle_sleep_seconds if is_server else 1e-3
+    idle = Backoff(comm, longest, wakeful=is_server and several_nodes)
     if job.timeline:
         idle.wait = job.timeline.timed("wait", idle.wait)
     loop.run(roles, over=job.stop, beat=heartbeat, backoff=idle, turn=job.turn)
+    job.pass_on()
     job.reporter.last_words(roles)
     job.counters.add("left", 1)
     closing = [role for role in roles if role.kind in CLOSING_KINDS]
     monitor = next((role for role in roles if role.kind == "monitor"), None)
     if monitor is not None:
-        monitor.close_when_left(lambda: job.counters.get("left"))
+        # Simulators of synchronous learners do not come to where these say that they have left.
+        uncounted = rank_map.num("simulator") if job.synchronous else 0
+        monitor.close_when_left(lambda: job.counters.get("left") + uncounted)
     loop.run(closing, over=lambda: job.counters.get("closed") == 1, beat=heartbeat, backoff=Backoff(comm, 0.01))
+    job.pass_on()
     finished = job.counters.get("stop") == FINISHED  # the same on every rank, whichever reason each met first
     code = EXIT_FINISHED if finished else EXIT_STOPPED
     watchdog.beat("waiting for the last ranks to end")

@@ -21,6 +21,7 @@ ROLE_NAMES = {
     "actor": "actors",
     "learner": "learners",
     "parameter_server": "servers",
+    "simulator": "simulators",
     "evaluator": "evaluators",
 }
 

@@ -8,6 +8,7 @@ is blocked inside an MPI call, say towards a rank that is stopped on another hos
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from hpcrl.errors import EXIT_STALLED
 from hpcrl.transport.counters import Counters
@@ -108,6 +109,8 @@ class Attendance:
         Role kind to the rank of each role of that kind.
     needed : sequence of sequence of int
         Groups of ranks; without a sign of life of any rank of a group for ``stall_seconds`` the job cannot go on.
+    crews : mapping of int to sequence of int
+        Ranks without any one of which a rank has nothing to do: it counts as silent as the most silent of them.
     heartbeat_seconds : float
         Time within which a silent rank is named.
     end : callable
@@ -124,8 +127,9 @@ class Attendance:
         heartbeat_seconds: float,
         stall_seconds: float,
         end: Callable[[str, int], None],
+        crews: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ):
-        self.beats, self.labels, self.ranks, self.needed = beats, labels, ranks, needed
+        self.beats, self.labels, self.ranks, self.needed, self.crews = beats, labels, ranks, needed, crews
         self.heartbeat_seconds, self.stall_seconds, self.end = heartbeat_seconds, stall_seconds, end
         self.silent: dict[int, float] = {}
         self._silence = [Silence(heartbeat_seconds / BEATS) for _ in labels]
@@ -145,9 +149,14 @@ class Attendance:
             elif not seconds and rank in self.silent:
                 log.info("%s is back after %.1f s", self.labels[rank], now - self.silent.pop(rank))
         for group in self.needed:
-            seconds = min(self._silence[rank].seconds for rank in group)
+            slowest = [self._slowest(rank) for rank in group]
+            seconds = min(self._silence[rank].seconds for rank in slowest)
             if seconds > self.stall_seconds:
-                self.end(stalled([self.labels[rank] for rank in group], seconds), EXIT_STALLED)
+                self.end(stalled([self.labels[rank] for rank in slowest], seconds), EXIT_STALLED)
+
+    def _slowest(self, rank: int) -> int:
+        """The most silent of a rank and its crew."""
+        return max((rank, *self.crews.get(rank, ())), key=lambda member: self._silence[member].seconds)
 
     def alive(self) -> dict[str, tuple[int, int]]:
         """For each kind of role: how many give signs of life, and how many there are."""

@@ -56,7 +56,7 @@ class PolicyLearner:
         online: Replica,
         update: Update,
         algorithm: A2c | Pqn,
-        sampler: Sampler,
+        sampler: Sampler | None,
         epochs: int,
         minibatches: int,
         discount: float,
@@ -68,7 +68,7 @@ class PolicyLearner:
         keeps_parameters: bool = False,
     ):
         self.index, self.online, self.update, self.algorithm = index, online, update, algorithm
-        self.sampler, self.rollout = sampler, sampler.rollout
+        self.sampler, self.rollout = sampler, sampler and sampler.rollout
         self.epochs, self.minibatches, self.discount = epochs, minibatches, discount
         self.trace_decay, self.reward_clip, self.rng = trace_decay, reward_clip, rng
         self.reporter, self.norms, self.keeps_parameters = reporter, norms, keeps_parameters
@@ -87,24 +87,42 @@ class PolicyLearner:
         self.reporter.learner(self)
         if self.in_flight and not self._arrived():
             return False
-        if not self.rollout.full:  # (1)
+        if not self._has_experience():  # (1), (2)
             return False
-        if not self.to_come:
-            self._begin()  # (2)
         self.update.pull(self.updates)  # (3)
-        rows = self.to_come.pop()
-        if len(rows):
-            losses = self.algorithm.gradient(self.experience.take(rows))  # (4)
-            lag = self.online.global_update - self.rollout.version
-            self._sums += (*losses, self._explained_variance, lag)
-            self._count += 1
-            if self.norms:
-                self.norms.take(self.updates)
-        self.update.give(self.updates, accepted=len(rows) > 0)  # (5)
+        steps = self._learn()  # (4)
+        self.update.give(self.updates, accepted=steps > 0)  # (5)
         self.in_flight = True
         self.updates += 1
-        self.trained += len(rows)
+        self.trained += steps
         return True
+
+    def _has_experience(self) -> bool:
+        """Whether there is a minibatch to learn from."""
+        if not self.rollout.full:
+            return False
+        if not self.to_come:
+            self._begin()
+        return True
+
+    def _learn(self) -> int:
+        """The gradient of the next minibatch, and its number of steps."""
+        rows = self.to_come.pop()
+        if len(rows):
+            self._note(self.algorithm.gradient(self.experience.take(rows)), self.rollout.version)
+        return len(rows)
+
+    def _note(self, losses: Losses, version: float) -> None:
+        """Remember for the log what a gradient was made of; ``version`` is that of the policy that acted. [updates]"""
+        self._sums += (*losses, self._explained_variance, self.online.global_update - version)
+        self._count += 1
+        if self.norms:
+            self.norms.take(self.updates)
+
+    def _give_back(self) -> None:
+        """The gradient is done with: if it was the rollout's last, the next rollout may begin."""
+        if not self.to_come:
+            self.sampler.begin()
 
     def _begin(self) -> None:
         """Advantages of the new rollout, and its division into minibatches."""
@@ -119,20 +137,19 @@ class PolicyLearner:
         reward, discount, goes_on = rollout.steps(self.discount, self.reward_clip)
         advantage = generalized_advantages(reward, discount, goes_on, rollout.value, self.trace_decay)
         target = advantage + rollout.value[:-1]
-        of_all = rollout.observation, rollout.action, rollout.log_probability, advantage, target
+        of_all = rollout.observation[:-1], rollout.action, rollout.log_probability, advantage, target
         self.experience = Experience(*(array.reshape(-1, *array.shape[2:]) for array in of_all))
         spread = target[rollout.valid].var()
         self._explained_variance = 1 - advantage[rollout.valid].var() / spread if spread > 0 else np.nan
 
     def _arrived(self) -> bool:
-        """Whether the last gradient is done with; if it was the rollout's last, the next rollout may begin."""
+        """Whether the last gradient is done with."""
         fates = self.update.fates()
         if fates is None:
             return False
         self.fates.update(fates)
         self.in_flight = False
-        if not self.to_come:
-            self.sampler.begin()
+        self._give_back()
         return True
 
     def reports(self) -> Iterator[tuple[str, dict[str, float]]]:
@@ -182,7 +199,7 @@ class PolicyLearner:
         self.fates = Counter({(fate, delay): count for fate, delay, count in state["fates"].tolist()})
         if self.keeps_parameters and (online := part(state, "online")):
             self.online.restore(online)
-        if self.rollout.full and (to_come := part(state, "to_come")):
+        if self.rollout and self.rollout.full and (to_come := part(state, "to_come")):
             self.in_flight = bool(state["in_flight"])
             self.to_come = np.split(to_come["rows"], np.cumsum(to_come["lengths"]))[:-1]
             self._estimate()

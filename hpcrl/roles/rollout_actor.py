@@ -7,19 +7,23 @@ import numpy as np
 from hpcrl.networks import Replica
 from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
+from hpcrl.sampling.asynchronous import AsynchronousSampler
+from hpcrl.sampling.rollout import Rollout
 from hpcrl.sampling.sampler import Sampler, Stepped
 from hpcrl.seeding import generator_state, restore_generator
 
 
 class RolloutActor:
-    """Steps ``E`` simulators with a policy that changes only between rollouts.
+    """Steps ``E`` simulators with a policy that changes when the sampler lets it, between rollouts or at any time.
 
     Parameters
     ----------
     replica : Replica
         Follows the newest parameters; the sampler's policy acts by it.
-    sampler : Sampler
-        Its rollout is what the learner of this rank learns from.
+    sampler : Sampler or AsynchronousSampler
+        Its rollouts are what the learner of this rank learns from.
+    deliver : callable, optional
+        ``deliver(rollout)`` sends a full one to a learner elsewhere; whether there was room for it.
     count : callable
         ``count(steps)`` adds to the job's total and returns it in frames.
     keeps_episodes : bool
@@ -33,17 +37,18 @@ class RolloutActor:
         index: int,
         *,
         replica: Replica,
-        sampler: Sampler,
+        sampler: Sampler | AsynchronousSampler,
         count: Callable[[int], int],
         reporter: Reporter,
         keeps_episodes: bool = False,
+        deliver: Callable[[Rollout], bool] | None = None,
     ):
-        self.index, self.replica, self.sampler = index, replica, sampler
+        self.index, self.replica, self.sampler, self.deliver = index, replica, sampler, deliver
         self.count, self.reporter, self.keeps_episodes = count, reporter, keeps_episodes
         self.acted_steps = 0
         self.total_frames = count(0)
-        self.episode_return = np.zeros(sampler.rollout.num_envs)
-        self.episode_steps = np.zeros(sampler.rollout.num_envs, np.int64)
+        self.episode_return = np.zeros(sampler.num_envs)
+        self.episode_steps = np.zeros(sampler.num_envs, np.int64)
 
     @property
     def epsilon(self) -> float:
@@ -51,15 +56,18 @@ class RolloutActor:
         return self.sampler.policy.epsilon
 
     def step(self) -> bool:
-        """Let one group of simulators act, unless the learner has yet to use the rollout."""
+        """Let simulators act, unless they still simulate or rollouts have yet to be used."""
         self.reporter.actor(self)
-        if self.sampler.rollout.full:
+        if self.deliver and self.sampler.rollout.full:
+            if not self.deliver(self.sampler.rollout):
+                return False
+            self.sampler.begin()
+        if not self.sampler.ready:
             return False
         if self.sampler.at_start:
             self.replica.pull()  # (1)
-            self.sampler.rollout.version = self.replica.global_update
-        stepped = self.sampler.step()  # (2), (3), (4)
-        if stepped:
+            self.sampler.version = self.replica.global_update
+        for stepped in self.sampler.step():  # (2), (3), (4)
             self._count(stepped)  # (5), (6)
         return True
 

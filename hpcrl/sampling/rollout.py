@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hpcrl.sampling.carving import bytes_of, carve
 from hpcrl.types import EnvStep
 
 
 class Rollout:
-    """Arrays of a rollout; each simulator, or group of them, is written step by step.
+    """Arrays of a rollout, in one piece of memory; each simulator, or group of them, is written step by step.
 
     Step ``t`` of a simulator is what it acted upon, its action and what followed. A step in which a simulator was only
     reset is no experience: it is not ``valid``, and nothing may be learned from it.
@@ -24,7 +25,8 @@ class Rollout:
 
     Attributes
     ----------
-    observation : observation_dtype [T, E, *observation_shape]
+    observation : observation_dtype [T + 1, E, *observation_shape]
+        The last row is what the rollout ends in, which nothing is acted upon yet.
     action : action_dtype [T, E, *action_shape]
     log_probability : float32 [T, E]
         Of the action, under the policy that took it.
@@ -41,10 +43,12 @@ class Rollout:
     restarted : bool [T, E]
         Where that is so.
     valid : bool [T, E]
+    version : int
+        Of the parameters that acted first. [updates]
     full : bool
         All steps are taken; the rollout waits for being used.
-    version : int
-        Of the parameters that acted. [updates]
+    memory : uint8 [bytes]
+        All of the arrays, and the version.
     """
 
     FIELDS = (
@@ -71,16 +75,29 @@ class Rollout:
         action_shape: tuple[int, ...],
         action_dtype: np.dtype | type,
     ):
-        shape = horizon, num_envs
-        self.horizon, self.num_envs = shape
-        self.observation = np.zeros((*shape, *observation_shape), observation_dtype)
-        self.action = np.zeros((*shape, *action_shape), action_dtype)
-        self.log_probability, self.reward, self.final_value = (np.zeros(shape, np.float32) for _ in range(3))
-        self.value = np.zeros((horizon + 1, num_envs), np.float32)
-        self.terminated, self.truncated, self.over, self.restarted, self.valid = (
-            np.zeros(shape, bool) for _ in range(5)
-        )
+        shape = self.horizon, self.num_envs = horizon, num_envs
+        fields = [
+            ((1,), np.int64),
+            ((horizon + 1, num_envs, *observation_shape), observation_dtype),
+            ((*shape, *action_shape), action_dtype),
+            (shape, np.float32),
+            ((horizon + 1, num_envs), np.float32),
+            *[(shape, dtype) for dtype in (np.float32, bool, bool, bool, np.float32, bool, bool)],
+        ]
+        self.memory = np.zeros(bytes_of(fields), np.uint8)
+        self._version, *arrays = carve(self.memory, fields)
+        for name, array in zip(self.FIELDS, arrays, strict=True):
+            setattr(self, name, array)
         self.full, self.version = False, -1
+
+    @property
+    def version(self) -> int:
+        """See above."""
+        return int(self._version[0])
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version[0] = version
 
     def act(self, t: int, of: slice, observation: np.ndarray, decision) -> None:
         """Write what the simulators ``of`` acted upon in step ``t``, and how (`hpcrl.algorithms.policy_gradient`)."""

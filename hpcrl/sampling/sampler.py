@@ -17,35 +17,72 @@ class Stepped(NamedTuple):
     step: EnvStep
 
 
-class _Group:
-    """Simulators that are stepped together, and how far they are in the rollout."""
+class Group:
+    """Simulators that are stepped together, and how far they are in a rollout.
 
-    def __init__(self, env, first: int):
-        self.env, self.of = env, slice(first, first + env.num_envs)
+    Parameters
+    ----------
+    env
+        Vector environment (:mod:`hpcrl.envs`), reset.
+    first : int
+        Number of its first simulator among all of the sampler's.
+    restarts_at_once : bool
+        See `Sampler`.
+    """
+
+    def __init__(self, env, first: int, *, restarts_at_once: bool):
+        self.env, self.of, self.restarts_at_once = env, slice(first, first + env.num_envs), restarts_at_once
+        self.rollout: Rollout | None = None
+        self.place = slice(0)
+        """where in the rollout its simulators are"""
         self.t = 0
         self.under_way = False
         self.acted_upon = env.observation
         self._step: EnvStep | None = None
 
-    def send(self, action: np.ndarray) -> None:
+    def write_to(self, rollout: Rollout, place: slice) -> None:
+        """What is done from now on goes there."""
+        self.rollout, self.place, self.t = rollout, place, 0
+
+    def look(self) -> None:
+        """See whether simulators on other ranks have stepped; one look serves all groups."""
+        if hasattr(self.env, "look"):
+            self.env.look()
+
+    @property
+    def ready(self) -> bool:
+        """Whether no simulators on other ranks had to be waited for at the last look."""
+        return not self.under_way or getattr(self.env, "ready", True)
+
+    def act(self, decision) -> None:
+        """Begin a step."""
         self.acted_upon = self.env.observation
         if hasattr(self.env, "send"):
-            self.env.send(action)
+            self.env.send(decision.action)
         else:
-            self._step = self.env.step(action)
+            self._step = self.env.step(decision.action)
         self.under_way = True
+        self.rollout.act(self.t, self.place, self.acted_upon, decision)
 
-    def receive(self) -> EnvStep:
+    def receive(self, policy) -> Stepped:
+        """End it; the last states of episodes that were cut are valued by ``policy``."""
+        step = self.env.receive() if hasattr(self.env, "send") else self._step
         self.under_way = False
-        return self.env.receive() if hasattr(self.env, "send") else self._step
+        self.rollout.follow(self.t, self.place, step)
+        if self.restarts_at_once and (cut := step.truncated & step.episode_over).any():
+            final = np.concatenate([self.acted_upon[cut, 1:], step.final_frame[cut, None]], axis=1)
+            self.rollout.bootstrap(self.t, self.place.start + np.flatnonzero(cut), policy.value(final))
+        self.t += 1
+        return Stepped(self.of, step)
 
 
 class Sampler:
     """Fills a rollout: every simulator takes ``T`` steps under one policy.
 
     The simulators are in one group or in several, each with one batched forward pass per step. Groups take turns: while
-    the actions of one are computed, the simulators of the others run in their own threads, where their environment can
-    (``send`` and ``receive``), so that the shorter of inference and simulation is hidden behind the longer.
+    the actions of one are computed, the simulators of the others run in threads of their own or on other ranks, where
+    their environment can (``send`` and ``receive``), so that the shorter of inference and simulation is hidden behind
+    the longer.
 
     Parameters
     ----------
@@ -57,12 +94,22 @@ class Sampler:
         Of all simulators, group by group.
     restarts_at_once : bool
         A simulator whose episode ends restarts in the same step, not in one of its own (see `hpcrl.types.EnvStep`).
+
+    Attributes
+    ----------
+    version : int
+        Of the parameters that the policy has; those at the start of a rollout are noted in it. [updates]
     """
 
     def __init__(self, envs: Sequence, policy, rollout: Rollout, *, restarts_at_once: bool):
         firsts = np.cumsum([0, *(env.num_envs for env in envs)])
-        self.groups = [_Group(env, int(first)) for env, first in zip(envs, firsts[:-1], strict=True)]
-        self.policy, self.rollout, self.restarts_at_once = policy, rollout, restarts_at_once
+        self.groups = [
+            Group(env, int(first), restarts_at_once=restarts_at_once)
+            for env, first in zip(envs, firsts[:-1], strict=True)
+        ]
+        self.policy, self.rollout, self.num_envs, self.version = policy, rollout, int(firsts[-1]), -1
+        for group in self.groups:
+            group.write_to(rollout, group.of)
         self._turn = 0
 
     @property
@@ -70,18 +117,26 @@ class Sampler:
         """Whether no action of the rollout is chosen yet: the policy may change now."""
         return not self.rollout.full and all(group.t == 0 and not group.under_way for group in self.groups)
 
-    def step(self) -> Stepped | None:
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`step` may be called: the rollout is not full, and the group whose turn it is has stepped."""
+        group = self.groups[self._turn]
+        if group.under_way:
+            group.look()
+        return not self.rollout.full and group.ready
+
+    def step(self) -> list[Stepped]:
         """Let one group act; what its simulators did since it last acted, if they did something.
 
         The rollout is full when all groups have taken ``T`` steps, and :meth:`begin` starts the next.
         """
-        group = self.groups[self._turn]
+        group, at_start = self.groups[self._turn], self.at_start
         self._turn = (self._turn + 1) % len(self.groups)
-        stepped = self._receive(group) if group.under_way else None
+        stepped = [group.receive(self.policy)] if group.under_way else []
         if group.t < self.rollout.horizon:
-            decision = self.policy.decide(group.env.observation)
-            group.send(decision.action)
-            self.rollout.act(group.t, group.of, group.acted_upon, decision)
+            if at_start:
+                self.rollout.version = self.version
+            group.act(self.policy.decide(group.env.observation))
         elif all(other.t == self.rollout.horizon for other in self.groups):
             self._bootstrap()
         return stepped
@@ -94,21 +149,14 @@ class Sampler:
 
     def settle(self) -> list[Stepped]:
         """Wait for all simulators, so that their state can be saved; what they did."""
-        return [self._receive(group) for group in self.groups if group.under_way]
-
-    def _receive(self, group: _Group) -> Stepped:
-        step = group.receive()
-        self.rollout.follow(group.t, group.of, step)
-        if self.restarts_at_once and (cut := step.truncated & step.episode_over).any():
-            final = np.concatenate([group.acted_upon[cut, 1:], step.final_frame[cut, None]], axis=1)
-            self.rollout.bootstrap(group.t, group.of.start + np.flatnonzero(cut), self.policy.value(final))
-        group.t += 1
-        return Stepped(group.of, step)
+        return [group.receive(self.policy) for group in self.groups if group.under_way]
 
     def _bootstrap(self) -> None:
-        observation = np.concatenate([group.env.observation for group in self.groups])
-        self.rollout.value[-1] = self.policy.value(observation)
-        self.rollout.full = True
+        rollout = self.rollout
+        for group in self.groups:
+            rollout.observation[-1, group.place] = group.env.observation
+        rollout.value[-1] = self.policy.value(rollout.observation[-1])
+        rollout.full = True
 
     def state(self) -> dict[str, np.ndarray]:
         """How far the groups are in the rollout; all simulators must be settled. Neither rollout nor simulators."""

@@ -41,6 +41,8 @@ class Agreement:
         ``name/rank`` is a word that this rank alone sets.
     note_bytes : int
         Length of a report.
+    ranks : sequence of int
+        What each rank is called in its own words; by its number, if not given.
     """
 
     kind, index, owner = "agreement", 0, 0
@@ -49,8 +51,17 @@ class Agreement:
     AT_ONCE = ("total_frames", "global_update")
     """names of which a rank sees its own changes at once"""
 
-    def __init__(self, comm: MPI.Intracomm, *, names: Mapping[str, int], own: Sequence[str], note_bytes: int):
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        names: Mapping[str, int],
+        own: Sequence[str],
+        note_bytes: int,
+        ranks: Sequence[int] | None = None,
+    ):
         self.comm = comm.Dup()
+        self._row = {rank: row for row, rank in enumerate(range(comm.size) if ranks is None else ranks)}
         self._names, self._own_names = (
             {name: i for i, name in enumerate(names)},
             {name: i for i, name in enumerate(own)},
@@ -76,7 +87,7 @@ class Agreement:
         """Value of a count as of the last meeting, or of another rank's own word."""
         word, _, rank = name.partition("/")
         if rank:
-            return int(self._own[int(rank), self._own_names[word]])
+            return int(self._own[self._row[int(rank)], self._own_names[word]])
         at = self._names[name]
         return int(self._totals[at] + (self._changes[at] if name in self.AT_ONCE else 0))
 

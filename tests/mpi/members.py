@@ -30,6 +30,8 @@ MEMBERS = {
     "PQN": ("learning.algorithm=pqn", *ROLLOUTS, "policy.minibatches=8"),
     "A2C": ("learning.algorithm=a2c",),
     "PPO": ("learning.algorithm=ppo", *ROLLOUTS),
+    "IMPALA": ("learning.algorithm=impala",),
+    "GA3C": ("learning.algorithm=ga3c",),
 }
 """Keys that make an algorithm of DQN."""
 
@@ -41,13 +43,19 @@ class Way(NamedTuple):
     update: str
     replay: str
     ranks: int
+    simulator_ranks: int = 0
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        return f"topology.layout={self.layout}", f"learning.update={self.update}", f"replay.place={self.replay}"
+        return (
+            f"topology.layout={self.layout}",
+            f"learning.update={self.update}",
+            f"replay.place={self.replay}",
+            f"topology.simulator_ranks={self.simulator_ranks}",
+        )
 
     def __str__(self) -> str:
-        return f"{self.layout}-{self.update}-{self.replay}"
+        return f"{self.layout}-{self.update}-{self.replay}" + ("-simulators" if self.simulator_ranks else "")
 
 
 WAYS = (
@@ -58,6 +66,7 @@ WAYS = (
     Way("split", "server", "global", 3),
     Way("sampler_learner", "allreduce", "local", 2),
     Way("sampler_learner", "store", "local", 3),
+    Way("sampler_learner", "allreduce", "local", 3, 2),
 )
 
 
@@ -79,8 +88,9 @@ def page() -> str:
         "# Algorithms, layouts and ways of updating",
         "",
         "Each cell with a tick is run on catch by a test (`bash tests/run.sh --long tests/mpi/test_members.py`), and",
-        "every algorithm but A2C has to learn it in the serial layout, from 6,500 steps. Replay memories are those",
-        "of bundles or nodes (local), or one on the server ranks (global). An algorithm is DQN with these keys:",
+        "every algorithm but A2C, IMPALA and GA3C has to learn it in the serial layout, from 6,500 steps. Replay",
+        "memories are those of bundles or nodes (local), or one on the server ranks (global). An algorithm is DQN with",
+        "these keys:",
         "",
         "| algorithm | keys, as the tests set them |",
         "|---|---|",
@@ -90,6 +100,7 @@ def page() -> str:
         "|---" * (len(WAYS) + 1) + "|",
         "| `learning.update` | " + " | ".join(way.update for way in WAYS) + " |",
         "| `replay.place` | " + " | ".join(way.replay for way in WAYS) + " |",
+        "| `topology.simulator_ranks` | " + " | ".join(str(way.simulator_ranks) for way in WAYS) + " |",
     ]
     notes: dict[str, int] = {}
     for member in MEMBERS:

@@ -21,14 +21,15 @@ LEARNING = [
     "learning.learning_rate=2e-3",
     "learning.target_period_updates=50",
 ]
+ONCE = {"A2C", "IMPALA", "GA3C"}
+"""Members that use each step once, and need many times the frames."""
 OFTEN = {"QR-DQN", "epsilon-Rainbow", "PQN"}
 """Members that the short suite trains; that DQN learns is seen in test_learning too."""
 
 
 @pytest.mark.parametrize(
     "member",
-    # A2C, which uses each step once, needs many times the frames.
-    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in MEMBERS if name != "A2C"],
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in MEMBERS if name not in ONCE],
 )
 def test_learns_catch(member, tmp_path):
     done = train(0, CONFIG, tmp_path / "run", *MEMBERS[member], *LEARNING, timeout=300)

@@ -51,7 +51,7 @@ def memory(pid: int) -> dict[str, int]:
 def compare_with_forecast(job, config: Path, overrides: list[str], ranks: int) -> None:
     """Each rank's forecast is within 15 % of what it holds, and so is the node's."""
     loaded = load(config, overrides)
-    rank_map = plan(ranks, [0] * ranks, **loaded.topology.model_dump(), cores_per_node=2, gpus_per_node=0)
+    rank_map = plan(ranks, [0] * ranks, **loaded.rank_map(), cores_per_node=2, gpus_per_node=0)
     forecast = forecast_of(loaded, rank_map)
     pids = pids_by_rank(job)
     held = [memory(pids[rank]) for rank in range(ranks)]

@@ -109,7 +109,7 @@ def job(ranks=3, **changes):
         section, key = dotted.split("__")
         raw.setdefault(section, {})[key] = value
     config = from_dict(raw)
-    topology = config.topology.model_dump()
+    topology = config.rank_map()
     return config, plan(ranks, [0] * ranks, **topology, cores_per_node=4, gpus_per_node=0)
 
 

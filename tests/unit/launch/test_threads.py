@@ -10,7 +10,7 @@ from hpcrl.config import load
 from hpcrl.errors import MachineError
 from hpcrl.launch import train
 from hpcrl.launch.nodes import places
-from hpcrl.launch.threads import THREAD_VARIABLES, Place, cores_given, crowded, limit_threads
+from hpcrl.launch.threads import THREAD_VARIABLES, Place, cores_given, cores_of_simulators, crowded, limit_threads
 
 CATCH = Path(__file__).parents[3] / "configs" / "catch_serial.toml"
 CORES = len(os.sched_getaffinity(0))
@@ -106,3 +106,34 @@ def test_more_ranks_than_the_cores_they_are_pinned_to():
 def test_the_whole_machine_is_not_pinned():
     assert crowded([place([0, 1], machine_cores=2)] * 8) == []
     assert crowded([place([0], machine_cores=1)] * 8) == []
+
+
+def crew_map(found):
+    config = load(
+        CATCH.with_name("cartpole_a2c.toml"),
+        ["topology.layout=sampler_learner", "topology.evaluators=0", "topology.simulator_ranks=2"],
+    )
+    return train.make_plan(found, config)
+
+
+def test_simulators_have_a_core_each_and_the_others_what_is_left():
+    found = [place(range(2, 8)) for _ in range(4)]
+    assert cores_of_simulators(crew_map(found), found) == {0: {2, 3, 4, 5}, 1: {2, 3, 4, 5}, 2: {6}, 3: {7}}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [place([core]) for core in range(4)],  # the launcher has bound them
+        [place(range(3)) for _ in range(4)],  # there are not enough
+        [place(range(8)), *(place(range(4)) for _ in range(3))],
+    ],
+)
+def test_simulators_are_left_alone_where_the_launcher_has_decided_or_cores_are_short(found):
+    assert cores_of_simulators(crew_map(found), found) == {}
+
+
+def test_where_learners_step_their_simulators_themselves_nobody_is_pinned():
+    found = [place(range(8)) for _ in range(3)]
+    rank_map = train.make_plan(found, load(CATCH.with_name("cartpole_a3c.toml")))
+    assert cores_of_simulators(rank_map, found) == {}

@@ -266,3 +266,35 @@ def test_sampler_learners_with_servers_are_bundles():
     sampler, bundled = (make(5, layout=layout, servers=2) for layout in ("sampler_learner", "bundled"))
     assert sampler.ranks == bundled.ranks
     assert not sampler.synchronous
+
+
+def test_simulators_are_beside_their_learner():
+    p = make(7, layout="sampler_learner", simulator_ranks=2)
+    assert p.roles_of(1) == (Role("actor", 0), Role("learner", 0))
+    assert p.roles_of(6) == (Role("simulator", 3),)
+    assert p.crews() == {1: (2, 3), 4: (5, 6)}
+    assert "ranks 5-6 step the simulators of learner 1 on rank 4" in describe(p)
+    assert p.ranks[1].threads == 1  # 8 cores less 5 for others, for 2 learners
+    assert make(5, layout="sampler_learner", servers=2).crews() == {}
+
+
+def test_a_crew_is_on_one_node_whatever_the_numbering():
+    nodes = [0, 1, 0, 1, 0, 1]
+    p = make(6, nodes, layout="sampler_learner", servers=0, simulator_ranks=2)
+    assert p.crews() == {0: (2, 4), 1: (3, 5)}
+    assert p.roles_of(0)[-1].kind == "monitor"
+    assert [rank.node for rank in p.ranks] == nodes
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "changes", "message"),
+    [
+        (5, None, {}, "are 3 ranks, but the job has 4 ranks for them: start it with 4 or 7 ranks"),
+        (2, None, {}, "start it with 4 ranks"),
+        (7, None, {"bundles": 1}, "1 server .* 2 simulators .* 1 bundle .* = 4 ranks, but the job has 7"),
+        (7, [0, 0, 0, 0, 0, 1, 1], {}, "3 ranks of one node, but node 0 has 4 ranks for them"),
+    ],
+)
+def test_crews_that_do_not_fit(ranks, nodes, changes, message):
+    with pytest.raises(TopologyError, match=message):
+        make(ranks, nodes, layout="sampler_learner", simulator_ranks=2, **changes)

@@ -98,6 +98,16 @@ def test_one_of_a_group_is_enough_and_none_is_too_few(clock):
     assert "none of rank 1 (actor 0, learner 0) on a; rank 2 (actor 1) on b has given a sign of life" in job.ended[0][0]
 
 
+def test_without_its_crew_a_rank_is_as_good_as_silent(clock):
+    job = Job(clock, needed=((0,), (1,)))
+    job.attendance.crews = {1: (2,)}
+    job.running = {0, 1}
+    job.run(STALL + 20)
+    message, code = job.ended[0]
+    assert code == EXIT_STALLED
+    assert "rank 2 (actor 1) on b has given no sign of life" in message
+
+
 def test_a_job_that_was_suspended_as_a_whole_is_not_silent(clock, caplog):
     job = Job(clock)
     job.run(100)

@@ -25,6 +25,9 @@ class Counting:
     def observation(self):
         return self.stack
 
+    def reset(self):
+        return self.frame()
+
     def frame(self):
         return np.stack([np.arange(self.num_envs) + self.first, self.episode, self.t], axis=1).astype(np.float32)
 

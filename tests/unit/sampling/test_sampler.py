@@ -29,9 +29,7 @@ def fill(sampler):
     """The steps that it tells of, until the rollout is full."""
     told = []
     while not sampler.rollout.full:
-        stepped = sampler.step()
-        if stepped is not None:
-            told.append(stepped)
+        told += sampler.step()
     return told
 
 
