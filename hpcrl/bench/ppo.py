@@ -21,6 +21,7 @@ from hpcrl.bench import _jobs
 from hpcrl.bench._dqn_bound import Variant
 from hpcrl.bench._ppo_bound import EPOCHS, HORIZON, MINIBATCHES, PARTS, SIMULATORS
 from hpcrl.bench.dqn import START_SECONDS, BareLoops, fastest
+from hpcrl.bench.sampler import hours
 from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, HpcrlError
 from hpcrl.storage.runlog import read_runlog
 
@@ -84,6 +85,7 @@ def run(json_path: Path | None = None) -> None:
                 console.print(f"{name} {pair}/{PAIRS}: {rates[-1]:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
             times = bench.medians(parts)
             rows += bench.compared(name, statistics.median(rates), "steps/s", bound_rate(times))
+            rows.append(hours(name, statistics.median(rates)))
             rows += [bench.Row(f"{name}.part.{part}", 1e3 * times[part], "ms") for part in PARTS]
             notes.append(describe(name, rates, parts, choice))
     notes.append("bound = 8 x 128 / (128 x (t_simulation + t_inference) + 16 x (t_gradient + t_optimizer))")

@@ -3,22 +3,25 @@
 With random actions the bound is ale-py's own vector environment, stepped with random actions on the same threads. With
 inference (Nature's network, the fastest precision) it is what one gets by doing one after the other,
 ``1 / (1 / simulation + 1 / inference)`` of both alone; two groups of simulators, of which one runs while the actions of
-the other are chosen, may exceed it. All take turns in one process. GPUs are not used.
+the other are chosen, may exceed it. All take turns in one process.
+
+Then two ranks, a core each, sample side by side, meeting after every five steps or never; and slow simulators on ranks
+of their own are stacked or not, whose bound is what the mean time of a step allows. GPUs are not used.
 """
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from ale_py.vector_env import AtariVectorEnv
-from rich.console import Console
 
 from hpcrl import bench
 from hpcrl.algorithms.policy_gradient import Categorical, Decision, SampledPolicy
+from hpcrl.bench import _jobs
 from hpcrl.envs import make_env
 from hpcrl.networks import make_policy_network, resolve_precision
 from hpcrl.sampling.rollout import Rollout
@@ -29,27 +32,76 @@ ROLLOUT_STEPS = 256
 """of all simulators together"""
 PAIRS = 3
 SECONDS = 1.0
+RANKS = 2
+STRAGGLERS = ((1, 1), (16, 1), (16, 2), (32, 2))
+"""simulators on each of `STRAGGLER_RANKS` ranks, and their groups"""
+STRAGGLER_RANKS = 4
+STRAGGLER_SECONDS = 4.0
+LIMIT_SECONDS = 120.0
 
 
 def run(json_path: Path | None = None) -> None:
-    """Measure, print the table, and write it to ``json_path``; takes about two minutes.
+    """Measure, print the table, and write it to ``json_path``; takes about three minutes.
 
     Raises
     ------
+    ConfigError
+        There is no mpiexec.
+    HpcrlError
+        A job failed.
     StorageError
         ``json_path`` cannot be written.
     """
-    if json_path is not None:
-        bench.check_writable(json_path)
     threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    rows: list[bench.Row] = []
-    for simulators in SIMULATORS:
-        rows += measure(simulators, threads)
-    notes = [f"{threads} threads; medians of {PAIRS} turns of {SECONDS:g} s each, in rollouts of {ROLLOUT_STEPS} steps"]
-    bench.print_rows(rows, title="hpcrl bench sampler", header=bench.machine(), notes=notes, console=Console())
-    if json_path is not None:
-        bench.write_json(rows, json_path)
+    with _jobs.measurement("hpcrl bench sampler", json_path) as job:
+        for simulators in SIMULATORS:
+            job.rows.extend(measure(simulators, threads))
+        for simulators in SIMULATORS:
+            job.rows.extend(measure_ranks(job, simulators))
+        for stacked, groups in STRAGGLERS:
+            job.rows.extend(measure_stragglers(job, stacked, groups))
+        job.notes.append(
+            f"{threads} threads; medians of {PAIRS} turns of {SECONDS:g} s, rollouts of {ROLLOUT_STEPS} steps"
+        )
+        job.notes.append(
+            f"ranks_{RANKS}: a core each, rollouts of 5 steps; stragglers: {STRAGGLER_RANKS} simulator ranks"
+        )
+        job.notes.append("hours per 50M steps are extrapolated from these seconds, without learning")
+
+
+def measure_ranks(job: _jobs.Measurement, simulators: int) -> Iterator[bench.Row]:
+    """Rows of so many simulators on two ranks that meet, or do not."""
+    arguments = [str(simulators), str(SECONDS), str(PAIRS)]
+    output = job.directory / f"ranks-{simulators}.out"
+    found = _jobs.figures(job.launcher, RANKS, "hpcrl.bench._sampler_ranks", arguments, output, LIMIT_SECONDS)
+    median = bench.medians(found["samples"])
+    for mode in ("barrier", "free"):
+        name = f"sampler.{simulators}.ranks_{RANKS}.{mode}"
+        yield bench.Row(name, median[mode], "steps/s")
+        yield bench.Row(f"{name}.of_inference_free", 100 * median[mode] / median["inference_free"], "%")
+        yield hours(name, median[mode])
+
+
+def measure_stragglers(job: _jobs.Measurement, stacked: int, groups: int) -> list[bench.Row]:
+    """Rows of slow simulators, so many on each of some ranks."""
+    name = f"sampler.stragglers.stacked_{stacked}.groups_{groups}"
+    arguments = [str(stacked), str(groups), str(STRAGGLER_SECONDS)]
+    found = _jobs.figures(
+        job.launcher,
+        1 + STRAGGLER_RANKS,
+        "hpcrl.bench._straggler_ranks",
+        arguments,
+        job.directory / f"{name}.out",
+        LIMIT_SECONDS,
+    )
+    rate, step_seconds = found["figures"]
+    return bench.compared(name, rate, "steps/s", STRAGGLER_RANKS / step_seconds)
+
+
+def hours(name: str, rate: float) -> bench.Row:
+    """How long 50 million steps would take at a rate."""
+    return bench.Row(f"{name}.hours_per_50M_steps", 50e6 / rate / 3600, "h, extrapolated")
 
 
 def measure(simulators: int, threads: int, pairs: int = PAIRS, seconds: float = SECONDS) -> list[bench.Row]:
@@ -73,6 +125,7 @@ def measure(simulators: int, threads: int, pairs: int = PAIRS, seconds: float = 
         rows += bench.compared(f"{name}.inference.groups_{groups}", median[f"inference.{groups}"], "steps/s", both)
         share = median[f"inference.{groups}"] / median["simulation"]
         rows.append(bench.Row(f"{name}.inference.groups_{groups}.of_inference_free", 100 * share, "%"))
+        rows.append(hours(f"{name}.inference.groups_{groups}", median[f"inference.{groups}"]))
     return rows
 
 
@@ -101,14 +154,14 @@ def nature_policy() -> SampledPolicy:
     )
 
 
-def make_sampler(simulators: int, groups: int, threads: int, policy) -> Sampler:
-    """Our sampler on Pong."""
+def make_sampler(simulators: int, groups: int, threads: int, policy, *, horizon: int = 0) -> Sampler:
+    """Our sampler on Pong; rollouts have ``horizon`` steps of each simulator, or `ROLLOUT_STEPS` in all."""
     seeds = np.random.SeedSequence(0).spawn(groups)
     envs = [make_env(simulators // groups, seed, id="ALE/Pong-v5", stack=4, threads=threads) for seed in seeds]
     for env in envs:
         env.reset()
     rollout = Rollout(
-        ROLLOUT_STEPS // simulators,
+        horizon or ROLLOUT_STEPS // simulators,
         simulators,
         observation_shape=(4, 84, 84),
         observation_dtype=np.uint8,
@@ -123,7 +176,7 @@ def fill(sampler: Sampler) -> int:
     while not sampler.rollout.full:
         sampler.step()
     sampler.begin()
-    return ROLLOUT_STEPS
+    return sampler.rollout.valid.size
 
 
 def bare_simulation(simulators: int, threads: int) -> Callable[[], int]:
