@@ -1,0 +1,130 @@
+"""Policy gradients on CartPole in small: simulators, lag, and learners that wait for each other or not.
+
+    python docs/studies/policy_gradients.py run runs/studies GROUP...   # writes docs/studies/policy_gradients.json
+    python docs/studies/policy_gradients.py draw                        # docs/policy_gradients_*.png, and the tables
+
+Groups are ``lag``, ``simulators``, ``learners``; those that are not named stay as they are. Needs mpiexec beside this
+Python, and matplotlib.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from study import POINTS, Case, Results, collect, draw, panels, save
+
+from hpcrl.storage.runlog import read_runlog
+
+HERE = Path(__file__).parent
+CONFIGS = HERE.parents[1] / "configs"
+RESULTS = HERE / "policy_gradients.json"
+FRAMES = 60_000
+SEEDS = (1, 2, 3)
+LAGS = (0, 4, 16)
+SIMULATORS = (8, 32, 128, 256)
+ROLLOUT_STEPS = 1024
+"""of PPO's simulators together, whatever their number"""
+LENGTH = (f"run.total_frames={FRAMES}", f"learning.learning_rate_decay_length={FRAMES}")
+ALONE = ("topology.layout=serial", "topology.simulator_ranks=0", "learning.update=server")
+
+
+def lagging(algorithm: str, lag: int) -> Case:
+    """One process whose actor's policy is so many updates old."""
+    overrides = (*LENGTH, *ALONE, f"learning.algorithm={algorithm}", f"policy.lag_updates={lag}", "policy.rollouts=1")
+    return Case(f"lag {lag}", CONFIGS / "cartpole_impala.toml", 0, overrides)
+
+
+def simulating(algorithm: str, simulators: int) -> Case:
+    """One process with so many simulators; A2C's rate grows with the root of their number."""
+    overrides = (*LENGTH, f"env.simulators={simulators}", "topology.evaluators=0")
+    if algorithm == "ppo":
+        overrides += (f"policy.horizon_steps={max(2, ROLLOUT_STEPS // simulators)}",)
+    else:
+        overrides += ("policy.gradient_diversity=true", "learning.learning_rate_scaling=sqrt")
+        overrides += ("learning.learning_rate_scaling_by=simulators", "learning.learning_rate_scaling_reference=16")
+    return Case(f"{simulators} simulators", CONFIGS / f"cartpole_{algorithm}.toml", 0, overrides)
+
+
+def learning(label: str, config: str, ranks: int, *overrides: str) -> Case:
+    """Two learners."""
+    return Case(label, CONFIGS / config, ranks, (*LENGTH, *overrides))
+
+
+TOGETHER = ("topology.layout=sampler_learner", "topology.evaluators=0", "learning.update=allreduce")
+GROUPS: dict[str, dict[str, list[Case]]] = {
+    "lag": {
+        "IMPALA, policy older by [updates]": [lagging("impala", lag) for lag in LAGS],
+        "GA3C, policy older by [updates]": [lagging("ga3c", lag) for lag in LAGS],
+    },
+    "simulators": {
+        "PPO": [simulating("ppo", count) for count in (*SIMULATORS, 512)],
+        "A2C": [simulating("a2c", count) for count in SIMULATORS],
+    },
+    "learners": {
+        "A2C and A3C, 2 learners": [
+            learning("A2C", "cartpole_a3c.toml", 2, *TOGETHER),
+            learning("A3C", "cartpole_a3c.toml", 3),
+        ],
+        "PPO and APPO, 2 learners": [
+            learning("PPO", "cartpole_appo.toml", 2, *TOGETHER, "learner.sync_period_updates=1"),
+            learning("APPO", "cartpole_appo.toml", 3),
+        ],
+    },
+}
+
+
+def policies(case: Case, directory: Path) -> dict[str, list[float]]:
+    """Mean lag [updates], and diversity of the gradients of halves in the second half of a run, for each seed."""
+    found = {"lag": [], "diversity": []}
+    for seed in SEEDS:
+        rows = read_runlog(case.run_dir(directory, seed), "policies")
+        late = rows["global_update"] > rows["global_update"].max() / 2
+        for name, chosen in (("lag", slice(None)), ("diversity", late)):
+            values = rows[name][chosen]
+            found[name].append(round(float(values[~np.isnan(values)].mean()), 3) if np.isfinite(values).any() else None)
+    return found
+
+
+def run(directory: Path, names: list[str]) -> None:
+    """Make the groups anew, and keep the others."""
+    results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in names:
+        for title, cases in collect(GROUPS[name], SEEDS, directory, FRAMES).items():
+            for case, found in zip(GROUPS[name][title], cases, strict=True):
+                found.update(policies(case, directory))
+            results[title] = cases
+        save(results, RESULTS)
+
+
+def table(cases: list[dict]) -> str:
+    """Returns of the last quarter of each seed, and what else is known."""
+    lines = ["| | return of the last quarter | mean | lag [updates] | gradient diversity |", "|---|---|---|---|---|"]
+    for case in cases:
+        last = [float(np.nanmean(returns[-POINTS // 4 :])) for returns in case["returns"]]
+        known = [
+            f"{np.mean(values):.2f}" if None not in (values := case[name]) else "" for name in ("lag", "diversity")
+        ]
+        seeds = ", ".join(f"{value:.0f}" for value in last)
+        lines.append(f"| {case['label']} | {seeds} | {np.mean(last):.0f} | {' | '.join(known)} |")
+    return "\n".join(lines)
+
+
+def picture(results: Results) -> None:
+    """All groups over frames, and those of two learners over time too."""
+    timed = [title for title in results if title in GROUPS["learners"]]
+    figure, axes = panels(len(results) + len(timed))
+    for axis, title in zip(axes, results, strict=False):
+        draw({title: results[title]}, "frames", axis, "frames")
+    for axis, title in zip(axes[len(results) :], timed, strict=False):
+        draw({title: results[title]}, "seconds", axis, "wall time [s]")
+    figure.savefig(HERE.parent / "policy_gradients.png")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        run(Path(sys.argv[2]), sys.argv[3:] or list(GROUPS))
+    found = json.loads(RESULTS.read_text())
+    picture(found)
+    for group, found_cases in found.items():
+        print(f"\n{group}\n\n{table(found_cases)}")
