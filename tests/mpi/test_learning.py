@@ -18,12 +18,16 @@ CASES = [  # configuration, greedy mean return that counts as good, ranks with a
     pytest.param("cartpole_a2c.toml", 400.0, 1, marks=pytest.mark.long),
     pytest.param("cartpole_a3c.toml", 400.0, 4, marks=pytest.mark.long),
     pytest.param("cartpole_appo.toml", 400.0, 4, marks=pytest.mark.long),
+    pytest.param("cartpole_impala.toml", 400.0, 5, marks=pytest.mark.long),
+    pytest.param("cartpole_ga3c.toml", 400.0, 3, marks=pytest.mark.long),
     pytest.param("pendulum_ppo.toml", -200.0, 1, marks=pytest.mark.long),
     *(
         pytest.param(name, 0.95, 5, marks=pytest.mark.long)
         for name in ("apex_small.toml", "catch_parallel_actors.toml", "catch_many_learners.toml")
     ),
 ]
+PERIODS = {"cartpole_impala.toml": 100, "cartpole_ga3c.toml": 100}
+"""Updates between two evaluations, where 500 are most of a run."""
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5))]
 
 
@@ -32,7 +36,11 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5
 def test_reaches_a_good_greedy_evaluation(config, good, ranks, seed, tmp_path):
     run_dir = tmp_path / "run"
     overrides = ["topology.evaluators=1", "exploration.evaluation_epsilon=0.0", "run.evaluation_episodes=20"]
-    overrides += ["run.evaluation_period_updates=500", "log.period_seconds=1.0", f"run.seed={seed}"]
+    overrides += [
+        f"run.evaluation_period_updates={PERIODS.get(config, 500)}",
+        "log.period_seconds=1.0",
+        f"run.seed={seed}",
+    ]
     best, deadline = -float("inf"), time.monotonic() + 300
     with training_job(ranks, CONFIGS / config, run_dir, *overrides) as job:
         while best < good and job.poll() is None and time.monotonic() < deadline:
