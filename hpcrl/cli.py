@@ -7,15 +7,11 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, ConfigError, HpcrlError, StorageError
-
-if TYPE_CHECKING:
-    from hpcrl.launch.forecast import Forecast
-    from hpcrl.launch.topology import Plan
 
 # Tracebacks stay Python's own: on a rank of an MPI job they are printed, with the rank, by the launch code.
 app = typer.Typer(
@@ -34,6 +30,13 @@ RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run dire
 PlayerPath = Annotated[
     str, typer.Argument(metavar="RUN", help="Run, checkpoint, or file of weights; with --random, an environment.")
 ]
+Games = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="An array: such a job for each environment, a line of FILE, and each seed."),
+]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="N,N,...", help="With --array: seeds; default: the configuration's.")
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")]
 
 
@@ -44,6 +47,9 @@ def train(
     run_dir: Annotated[Path | None, typer.Option(help="Run directory, instead of run.dir.")] = None,
 ) -> None:
     """Train; under mpiexec or srun on all ranks. The same command resumes a stopped run."""
+    from hpcrl.launch.signals import stop_on_signals
+
+    stop_request = stop_on_signals()  # first of all, so that a signal at any time ends the run cleanly
     from hpcrl.config import load
 
     loaded = load(config, [*(overrides or []), *([f"run.dir={run_dir}"] if run_dir else [])])
@@ -52,7 +58,7 @@ def train(
     mpi.start()
     from hpcrl.launch.train import main as train_main
 
-    sys.exit(train_main(loaded, sys.argv))
+    sys.exit(train_main(loaded, sys.argv, stop_request))
 
 
 @app.command()
@@ -61,13 +67,17 @@ def plan(
     overrides: Overrides = None,
     ranks: Annotated[int, typer.Option(min=1, help="Ranks of the job.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the job, filled one after the other.")] = 1,
+    ranks_per_node: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Ranks of each node, instead of --ranks and --nodes.")
+    ] = "",
     cores_per_node: Annotated[int, typer.Option(min=0, help="Cores of a node; 0: as many as here.")] = 0,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of a node.")] = 0,
+    gpus_per_node: Annotated[str, typer.Option(metavar="N[,N...]", help="GPUs of every node, or of each.")] = "0",
     updates_per_second: Annotated[float, typer.Option(min=0, help="Global updates per second to assume.")] = 100.0,
-    array: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also what one such job for each line of FILE will cost.")
+    array: Games = None,
+    seeds: Seeds = None,
+    like: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="With --array: what it will cost at the rates of this run.")
     ] = None,
-    like: Annotated[Path | None, typer.Option(metavar="RUN", help="With --array: a run that has its rates.")] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List every configuration key instead.")] = False,
 ) -> None:
     """Print the rank map and what it will need, without MPI and before anything is allocated."""
@@ -79,16 +89,17 @@ def plan(
     from hpcrl.config import load
 
     loaded = load(config, overrides or [])
-    if nodes > ranks:
-        raise ConfigError(f"expected at most one node per rank, got --ranks {ranks} --nodes {nodes}")
     from hpcrl.launch import topology
+    from hpcrl.launch.planning import numbers, places_of, render
 
+    places = places_of(ranks, nodes, ranks_per_node)
+    gpus = numbers("--gpus-per-node", gpus_per_node, of=places[-1] + 1)
     rank_map = topology.plan(
-        ranks,
-        [rank * nodes // ranks for rank in range(ranks)],
+        len(places),
+        places,
         **loaded.rank_map(),
         cores_per_node=cores_per_node or os.cpu_count() or 1,
-        gpus_per_node=gpus_per_node,
+        gpus_per_node=gpus,
     )
     # Shown before the sizes, which need torch for the network and the environment's package.
     typer.echo(topology.describe(rank_map))
@@ -96,21 +107,52 @@ def plan(
     from hpcrl.launch.sizes import forecast_of
 
     forecast = forecast_of(loaded, rank_map, updates_per_second)
-    typer.echo("\n" + _render(rank_map, forecast))
-    if array:
-        if like is None:
-            raise ConfigError("expected --like RUN with --array: a run whose rates the costs are worked out from")
-        from hpcrl.analysis import load as load_run
-        from hpcrl.launch.array import cost, measure, read_games
+    typer.echo("\n" + render(rank_map, forecast))
+    if not array:
+        return
+    from hpcrl.launch.array import checked_members, cost_text
 
-        measured, games = measure(load_run(like)), read_games(array)
-        cores = nodes * cores_per_node or ranks
-        of_all = cost(loaded, rank_map, forecast, measured, jobs=len(games), cores=cores)
-        typer.echo(
-            f"{of_all.jobs} jobs like {like} ({measured.frames_per_second:,.0f} frames/s, {measured.actors} actors, "
-            f"taken to grow with their number): {of_all.hours:,.1f} h each on {cores} cores, "
-            f"{of_all.core_hours:,.0f} core-hours, {_bytes(of_all.disk_bytes)} of checkpoints in all"
-        )
+    members = checked_members(config, overrides or [], array, seeds, lambda member: forecast_of(member, rank_map))
+    typer.echo("\n" + "\n".join(f"{index}: {member}" for index, member in enumerate(members)))
+    typer.echo(f"all {len(members)} members are valid")
+    if like:
+        cores = (places[-1] + 1) * cores_per_node or len(places)
+        typer.echo(cost_text(loaded, rank_map, forecast, like, jobs=len(members), cores=cores))
+
+
+@app.command()
+def sbatch(
+    config: ConfigPath,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the job.")],
+    time_limit: Annotated[str, typer.Option("--time", help="Its time limit, as sbatch takes it: [days-]h:m:s.")],
+    overrides: Overrides = None,
+    cluster: Annotated[
+        Path, typer.Option(metavar="FILE", help="What your cluster has; jobs/cluster.toml is an example.")
+    ] = Path("jobs/cluster.toml"),
+    partition: Annotated[
+        str | None, typer.Option(help="One of the cluster's; default: the first that will do.")
+    ] = None,
+    array: Games = None,
+    seeds: Seeds = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Run directory, instead of run.dir.")] = None,
+    output: Annotated[Path, typer.Option(help="Script to write; none is overwritten.")] = Path("job.sh"),
+) -> None:
+    """Write a batch script for Slurm that trains until the end of the run, and say what it asks for, and why."""
+    from hpcrl.launch.sbatch import main as sbatch_main
+
+    overrides = [*(overrides or []), *([f"run.dir={run_dir.absolute()}"] if run_dir else [])]
+    for line in sbatch_main(
+        config,
+        overrides,
+        nodes=nodes,
+        time_limit=time_limit,
+        cluster_file=cluster,
+        partition=partition,
+        games=array,
+        seeds=seeds,
+        output=output,
+    ):
+        typer.echo(line)
 
 
 @app.command()
@@ -398,40 +440,3 @@ def _print_keys() -> None:
             section = name
             typer.echo(f"\n[{section}]" if section != "run" else f"[{section}]")
         typer.echo(f"{key.name} = {toml_value(key.default)}  ({key.type})\n    {key.description}")
-
-
-def _render(rank_map: "Plan", forecast: "Forecast") -> str:
-    """The forecast as text: memory per kind of rank and per node, then traffic."""
-    count, memories = forecast.num_parameters, len(rank_map.memories)
-    lines = [
-        f"{count:,} parameters ({_bytes(4 * count)}); "
-        f"replay memories: {memories}, {_bytes(forecast.replay_bytes)} in all",
-        f"{'node':>6}  {'ranks':>5}  {'memory':>10}  {'/dev/shm':>10}  {'sent':>12}  {'received':>12}",
-    ]
-    for node in forecast.nodes:
-        lines.append(
-            f"{node.node:>6}  {node.ranks:>5}  {_bytes(node.memory_bytes):>10}  {_bytes(node.shared_bytes):>10}  "
-            f"{_bytes(node.sent_bytes_per_second) + '/s':>12}  {_bytes(node.received_bytes_per_second) + '/s':>12}"
-        )
-    largest = max(forecast.ranks, key=lambda rank: rank.private_bytes + rank.shared_bytes)
-    lines += [
-        f"largest rank: {largest.rank}, {_bytes(largest.private_bytes + largest.shared_bytes)}",
-        f"at {forecast.updates_per_second:,g} global updates/s: {forecast.steps_per_second:,g} steps/s acted; "
-        + (
-            f"all-reduce {_bytes(forecast.reduced_bytes_per_second)}/s from and to each node"
-            if rank_map.synchronous
-            else f"pushes {_bytes(forecast.pushed_bytes_per_second)}/s, "
-            f"pulls {_bytes(forecast.pulled_bytes_per_second)}/s"
-        ),
-        "not counted: libraries of a GPU, simulators that are not Atari's; sent and received are between nodes",
-    ]
-    return "\n".join(lines)
-
-
-def _bytes(number: float) -> str:
-    """``6.75 MB``, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:,.3g} TB"

@@ -13,13 +13,12 @@
 #   sbatch jobs/atari49.sh [trainer arguments]                 all games, into $SCRATCH/atari49 (without it: runs/atari49)
 #   sbatch --array=8,12 jobs/atari49.sh --set run.seed=2       two of them, with another seed
 #
-# A job that stops before its run is at its end is queued again, and goes on. Adapt the lines above to the site
-# (docs/slurm.md), before all --mpi: MPICH speaks pmi2, Open MPI pmix. Submit it from the repository, with hpcrl's
-# environment active.
+# A job that stops before its run is at its end is queued again, and goes on. Submit it from the repository.
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 # shellcheck source=jobs/slurm.sh
 source jobs/slurm.sh
+enter_environment # what your site needs belongs into jobs/site.sh: see jobs/slurm.sh
 
 game=$(sed -n "${SLURM_ARRAY_TASK_ID:?submit it with sbatch}p" configs/atari49.txt)
 [[ $game ]] || { echo "configs/atari49.txt has no line $SLURM_ARRAY_TASK_ID" >&2; exit 2; }

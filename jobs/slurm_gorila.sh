@@ -27,13 +27,10 @@
 #SBATCH --output=%x-%j.out
 set -euo pipefail
 
-# Your site: load what MPI and Python need, and enter the environment that hpcrl is installed in.
-# module load python mpich
-cd "$SLURM_SUBMIT_DIR"
-# shellcheck source=/dev/null
-source "${HPCRL_VENV:-.venv}/bin/activate"
+cd "${SLURM_SUBMIT_DIR:-.}"
 # shellcheck source=jobs/slurm.sh
 source jobs/slurm.sh
+enter_environment # what your site needs belongs into jobs/site.sh: see jobs/slurm.sh
 
 if [[ ${1:--} == -* ]]; then
     set -- configs/pong_gorila.toml --set topology.servers="$SLURM_JOB_NUM_NODES" "$@"

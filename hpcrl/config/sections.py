@@ -12,11 +12,33 @@ from hpcrl.config.base import MODULE_ATTRIBUTE, Bool, Float, Int, Section
 from hpcrl.config.presets import ATARI_DEFAULTS, PLAIN_DEFAULTS, PROTOCOLS
 
 
+def expand_path(path: str | Path, name: str) -> str:
+    """Fill in ``{name}``, ``~`` and ``$VARIABLES``.
+
+    Raises
+    ------
+    ValueError
+        A variable is not set, or there are other braces; worded as what was expected.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    if unset := re.findall(r"\$\w+|\$\{[^}]*\}", expanded):
+        raise ValueError(f"a path whose variables are all set ({', '.join(unset)} is not)")
+    expanded = expanded.replace("{name}", name)
+    if "{" in expanded:
+        raise ValueError("a path in which only {name} is filled in")
+    return expanded
+
+
 class RunConfig(Section):
     """``[run]``: identity, length and supervision of the run."""
 
     name: str = Field("run", pattern=r"^[\w.+-]+$", description="name of the run: letters, digits, . _ + -")
     dir: Path = Field(Path("runs/{name}"), description="run directory; {name}, ~ and $VARIABLES are filled in")
+    scratch_dir: str = Field(
+        "",
+        description="directory on each node's own disk where files of checkpoints are made, to be packed into one file "
+        "of dir; filled in like dir, on each node; empty: a file for each role in dir",
+    )
     seed: Int = Field(1, ge=0, lt=2**63, description="root of every random stream of the run")
     total_frames: Int = Field(0, ge=0, description="stop after this many emulator frames of all actors; 0 = no limit")
     total_updates: Int = Field(0, ge=0, description="stop after this many global updates; 0 = no limit")
@@ -34,16 +56,7 @@ class RunConfig(Section):
     @field_validator("dir", mode="before")
     @classmethod
     def _expand(cls, value: Any, info) -> Any:
-        if not isinstance(value, str | Path):
-            return value
-        path = os.path.expanduser(os.path.expandvars(value))
-        unset = re.findall(r"\$\w+|\$\{[^}]*\}", path)
-        if unset:
-            raise ValueError(f"a path whose variables are all set ({', '.join(unset)} is not)")
-        path = path.replace("{name}", info.data.get("name", "run"))
-        if "{" in path:
-            raise ValueError("a path in which only {name} is filled in")
-        return path
+        return expand_path(value, info.data.get("name", "run")) if isinstance(value, str | Path) else value
 
 
 class TopologyConfig(Section):

@@ -38,7 +38,7 @@ from hpcrl.networks import Replica
 from hpcrl.replay.division import leave_open_episodes
 from hpcrl.replay.lanes import record_dtype
 from hpcrl.roles.actor import Actor
-from hpcrl.roles.checkpointing import CheckpointKeeper, ReplayState, RoleState, StateWriter, part
+from hpcrl.roles.checkpointing import CheckpointKeeper, Node, ReplayState, RoleState, StateWriter, part
 from hpcrl.roles.display import ROLE_NAMES, make_display
 from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.heartbeat import Attendance
@@ -317,12 +317,31 @@ def make_roles(job: Job) -> list:
         owners.append(ReplayState(index, held.lanes, capacity=job.shapes[index].capacity, table=held.table))
     if owners:
         roles.append(
-            StateWriter(job.comm.rank, owners, counters=job.counters, run_dir=job.run_dir, wait=job.deterministic)
+            StateWriter(
+                job.comm.rank,
+                owners,
+                counters=job.counters,
+                run_dir=job.run_dir,
+                scratch_dir=job.scratch_dir,
+                node=_packed_node(job),
+                wait=job.deterministic,
+            )
         )
     if job.timeline and job.reports:
         trace(job.timeline, roles)
         roles.append(Tracer(job.comm.rank, job.timeline, job.reporter))
     return [*roles, *([job.counters] if job.synchronous and job.learns else [])]
+
+
+def _packed_node(job: Job) -> Node | None:
+    """This rank's node, if it is the rank that packs the node's state files."""
+    number = job.rank_plan.node
+    owners = {
+        rank.rank: names for rank in job.plan.ranks if rank.node == number and (names := job.owners.get(rank.rank))
+    }
+    if not job.scratch_dir or job.comm.rank != min(owners):
+        return None
+    return Node(number, owners, job.config.run.stall_seconds)
 
 
 def _restore(job: Job, roles: list) -> None:

@@ -9,7 +9,6 @@ import torch
 from hpcrl.envs import env_spec
 from hpcrl.errors import ConfigError, StorageError
 from hpcrl.launch.agents import Agent, load_agent, newest_checkpoint, save_weights
-from hpcrl.storage.checkpoint import state_path
 from hpcrl.storage.offline import write_minari
 
 
@@ -56,7 +55,7 @@ def to_minari(run_dir: Path, directory: Path) -> int:
         The checkpoint has no replay memories.
     """
     config, checkpoint = newest_checkpoint(run_dir)
-    replays = [state_path(checkpoint.path, owner) for owner in checkpoint.owners if owner.startswith("replay-")]
+    replays = [checkpoint.file(owner) for owner in checkpoint.owners if owner.startswith("replay-")]
     if not replays:
         raise StorageError(f"{checkpoint.path} holds no replay memory (checkpoint.replay = none, or no replay is used)")
     return write_minari(

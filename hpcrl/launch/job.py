@@ -79,6 +79,8 @@ class Job:
     """What each rank is called in messages."""
     end: Callable[[str, int], None]
     """``end(message, exit_code)`` ends all ranks at once."""
+    scratch_dir: Path | None
+    """On this node's own disk, for all its ranks; None where none is to be used."""
     wall_seconds: float = field(init=False)
     params: ShardedVector | None = field(init=False, default=None)
     """What replicas follow; None where all of them are their learner's own."""

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import re
 import warnings
 from collections.abc import Iterator, MutableMapping
 from importlib import metadata
+from pathlib import Path
 
 from hpcrl.errors import MachineError
 from hpcrl.launch.launcher import check_launcher
@@ -33,7 +35,28 @@ def start() -> Library:
         from mpi4py import MPI
 
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        forget_meeting_file(Path("/proc/self/maps"))
     return library
+
+
+def forget_meeting_file(maps: Path) -> None:
+    """Remove the file of /dev/shm in which MPICH's ranks of this node have met, once all of them have it open.
+
+    MPICH names it after the job alone, a hash of what the launcher calls it (srun: the numbers of the job and the
+    step), opens one that is there without a look into it, and removes it when MPI ends. So one that a killed job has
+    left is taken for the new job's own where that has the same name, as every job has that is queued again, and its
+    ranks then end in their initialisation, hang, or get messages of the dead. What has no name is left by nobody.
+
+    Parameters
+    ----------
+    maps : Path
+        The memory map of this process, as Linux shows it.
+    """
+    with contextlib.suppress(OSError):
+        for inode, path in set(re.findall(r"(\d+)\s+(/dev/shm/mpich_shm_\w+)$", maps.read_text(), re.MULTILINE)):
+            with contextlib.suppress(OSError):  # another rank was faster
+                if os.stat(path).st_ino == int(inode):
+                    os.unlink(path)
 
 
 def load() -> tuple[Library, bool]:

@@ -69,11 +69,11 @@ class _Seats:
             self._free[node].append(rank)
         self._turn = 0
 
-    def take(self, count: int) -> list[int]:
-        """``count`` ranks spread over the nodes, in rank order."""
-        order = list(self._free.values())
+    def take(self, count: int, preferred: Sequence[int] = ()) -> list[int]:
+        """``count`` ranks spread over the nodes, over those preferred while they have any, in rank order."""
         taken: list[int] = []
         while len(taken) < count:
+            order = [self._free[node] for node in preferred if self._free.get(node)] or list(self._free.values())
             ranks = order[self._turn % len(order)]
             self._turn += 1
             if ranks:
@@ -131,11 +131,14 @@ def _crews(nodes: Sequence[int], ranks: Sequence[int], simulator_ranks: int) -> 
     return held
 
 
-def split(nodes: Sequence[int], servers: int, learners: int, evaluators: int, monitor: str) -> dict[int, list[Role]]:
-    """Each role on ranks of its own."""
+def split(
+    nodes: Sequence[int], servers: int, learners: int, evaluators: int, monitor: str, with_gpus: Sequence[int]
+) -> dict[int, list[Role]]:
+    """Each role on ranks of its own; learners on the nodes ``with_gpus``, where only some have any."""
     seats = _Seats(nodes)
+    chosen = seats.take(learners, with_gpus) if with_gpus else []
     held = _common(seats, servers, evaluators, monitor)
-    held |= {rank: [Role("learner", index)] for index, rank in enumerate(seats.take(learners))}
+    held |= {rank: [Role("learner", index)] for index, rank in enumerate(chosen or seats.take(learners))}
     held |= {rank: [Role("actor", index)] for index, rank in enumerate(seats.rest())}
     return held
 

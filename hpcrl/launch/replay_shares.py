@@ -15,7 +15,7 @@ from hpcrl.replay.division import Piece, divide, records_needed, select, transit
 from hpcrl.replay.lanes import Lanes, shortest_capacity
 from hpcrl.replay.priorities import PriorityTable
 from hpcrl.roles.checkpointing import is_replay
-from hpcrl.storage.checkpoint import Checkpoint, state_path
+from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.storage.replay import ReplayFile, Shape
 
 
@@ -76,7 +76,7 @@ def share_replay(checkpoint: Checkpoint, shapes: Sequence[Shape]) -> Shares | No
         None where the checkpoint has no replay.
     """
     names = sorted(filter(is_replay, checkpoint.owners), key=_number)
-    paths = [state_path(checkpoint.path, name) for name in names]
+    paths = [checkpoint.file(name) for name in names]
     if not paths:
         return None
     old, counts, old_shapes = [], [], []

@@ -13,7 +13,7 @@ from hpcrl.errors import StorageError
 from hpcrl.launch.sizes import num_parameters
 from hpcrl.launch.topology import Plan
 from hpcrl.roles.checkpointing import is_replay, owner_name
-from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state, state_path
+from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state
 
 FIXED_KEYS = tuple(f"network.{key}" for key in ("kind", "hidden", "dueling", "layer_norm", "distribution", "support"))
 """Keys that decide what the parameters mean."""
@@ -133,7 +133,7 @@ def _has_replay(checkpoint: Checkpoint) -> bool:
 def load_state(checkpoint: Checkpoint, role) -> dict[str, np.ndarray]:
     """State of a role; empty where the checkpoint has none, because there are more of its kind now or it was absent."""
     name = owner_name(role)
-    return read_state(state_path(checkpoint.path, name), role.kind)[0] if name in checkpoint.owners else {}
+    return read_state(checkpoint.file(name), role.kind)[0] if name in checkpoint.owners else {}
 
 
 def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict[str, np.ndarray]:
@@ -158,7 +158,7 @@ def load_shard(checkpoint: Checkpoint, begin: int, end: int, total: int) -> dict
     numbers: dict[str, np.ndarray] = {}
     at = 0
     for owner in owners:
-        arrays, _ = read_state(state_path(checkpoint.path, owner), "parameter_server")
+        arrays, _ = read_state(checkpoint.file(owner), "parameter_server")
         length = len(arrays["params"])
         low, high = max(begin - at, 0), min(end - at, length)
         if low < high:

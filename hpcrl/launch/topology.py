@@ -120,7 +120,7 @@ def plan(
     evaluators: int,
     monitor: str,
     cores_per_node: Sequence[int] | int,
-    gpus_per_node: int,
+    gpus_per_node: Sequence[int] | int,
     learner_threads: int,
     simulator_ranks: int = 0,
     cores_per_rank: Sequence[int] = (),
@@ -146,7 +146,8 @@ def plan(
     monitor
         ``shared`` with server 0, or a rank of its ``own``.
     cores_per_node, gpus_per_node
-        What one node has; cores may differ between nodes.
+        What one node has, or each of them. Where only some nodes have GPUs, the learners of the split layout with a
+        global memory are there; synchronous learners, which must be alike, use none.
     learner_threads
         Threads of a learner rank; 0 divides what the node's other ranks leave.
     simulator_ranks
@@ -165,6 +166,9 @@ def plan(
     """
     if len(nodes) != world_size:
         raise TopologyError(f"expected the node of each of {world_size} ranks, got {len(nodes)} nodes")
+    cores, gpus = _each(cores_per_node, nodes), _each(gpus_per_node, nodes)
+    if not servers:
+        gpus = [min(gpus)] * len(gpus)
     if layout == "serial":
         held = serial(world_size, evaluators)
     elif layout == "sampler_learner" and not servers:
@@ -176,13 +180,13 @@ def plan(
     elif layout == "split":
         counts = {"server": servers, "learner": learners}
         actors = fill(world_size, "actor", actors, counts, evaluators, monitor)
-        held = split(nodes, servers, learners, evaluators, monitor)
+        with_gpus = [node for node, number in enumerate(gpus) if number] if global_replay and not all(gpus) else []
+        held = split(nodes, servers, learners, evaluators, monitor, with_gpus)
     else:
         raise TopologyError(f"expected layout serial, bundled, split or sampler_learner, got {layout!r}")
-    cores = [cores_per_node] * (max(nodes) + 1) if isinstance(cores_per_node, int) else cores_per_node
     if global_replay:
         held = {rank: [r for role in roles for r in _with_host(role)] for rank, roles in held.items()}
-    ranks = _equip(nodes, held, cores, cores_per_rank, gpus_per_node, learner_threads)
+    ranks = _equip(nodes, held, cores, cores_per_rank, gpus, learner_threads)
     memories = ()
     if replay:
         memories = (_global_memory(ranks),) if global_replay else _memories(layout, ranks)
@@ -265,12 +269,17 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def _each(given: Sequence[int] | int, nodes: Sequence[int]) -> Sequence[int]:
+    """What each node has, where one number is that of all."""
+    return [given] * (max(nodes) + 1) if isinstance(given, int) else given
+
+
 def _equip(
     nodes: Sequence[int],
     held: dict[int, list[Role]],
     cores: Sequence[int],
     cores_per_rank: Sequence[int],
-    gpus_per_node: int,
+    gpus: Sequence[int],
     learner_threads: int,
 ) -> tuple[RankPlan, ...]:
     """Threads and device of each rank: learners get the GPUs of their node in order, and the cores others leave."""
@@ -283,7 +292,7 @@ def _equip(
             left = cores[node] - (list(nodes).count(node) - len(on_node))
             share = max(1, left // len(on_node))
             threads = learner_threads or min([share, *cores_per_rank[rank : rank + 1]])
-            device = f"cuda:{on_node.index(rank) % gpus_per_node}" if gpus_per_node else "cpu"
+            device = f"cuda:{on_node.index(rank) % gpus[node]}" if gpus[node] else "cpu"
         plans.append(RankPlan(rank, node, tuple(held[rank]), threads, device))
     return tuple(plans)
 

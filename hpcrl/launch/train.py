@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -19,13 +20,14 @@ from mpi4py import MPI
 
 from hpcrl import logs
 from hpcrl.config import Config, to_toml
-from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, HpcrlError, StorageError
+from hpcrl.config.sections import RunConfig, expand_path
+from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, ConfigError, HpcrlError, StorageError
 from hpcrl.launch.deadline import seconds_left
 from hpcrl.launch.launcher import check_world_size, end_lingering_launcher
 from hpcrl.launch.memory_limits import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
-from hpcrl.launch.signals import ignore_signals, stop_on_signals
+from hpcrl.launch.signals import StopRequest, ignore_signals
 from hpcrl.launch.stacks import identify
 from hpcrl.launch.threads import Place, crowded, limit_threads, pin
 from hpcrl.launch.topology import Plan, plan
@@ -45,13 +47,13 @@ CLOSING_KINDS = ("parameter_server", "state_writer", "monitor", "agreement", "tr
 """Roles that go on until the last checkpoint is written."""
 
 
-def main(config: Config, command_line: Sequence[str]) -> int:
+def main(config: Config, command_line: Sequence[str], stop_request: StopRequest) -> int:
     """Train, or go on training, as ``config`` says; returns the exit code of this rank.
 
     A mistake that every rank finds by itself before anything is shared ends the job quietly with one message. Any
     other exception, also in a background thread, ends the whole job at once with its traceback.
     """
-    comm, stop_request = MPI.COMM_WORLD, stop_on_signals()
+    comm = MPI.COMM_WORLD
     place, events = f"rank {comm.rank}", config.run.dir / "events.log"
     held = ExitStack()
     try:
@@ -67,6 +69,7 @@ def main(config: Config, command_line: Sequence[str]) -> int:
             for text in crowded(found) if comm.rank == 0 else ():
                 print(f"hpcrl: warning: {text}: give each rank cores of its own, or bind none", file=sys.stderr)
             checkpoint = _open_run_directory(comm, config, rank_map, held)
+            scratch_dir = _share_scratch(comm, config.run, found[comm.rank], held)
         except HpcrlError as error:
             held.close()
             if comm.rank == 0:
@@ -75,7 +78,8 @@ def main(config: Config, command_line: Sequence[str]) -> int:
         place = _place(rank_map, comm.rank)
         threading.excepthook = lambda args: _abort(comm, f"{place}, thread {args.thread.name}", args.exc_value, events)
         with held:
-            return _train(comm, config, rank_map, checkpoint, " ".join(command_line), events, stop_request, pinned)
+            told = " ".join(command_line), events, stop_request, pinned
+            return _train(comm, config, rank_map, checkpoint, scratch_dir, *told)
     except BaseException as error:  # whatever it is, the other ranks must not wait for this one
         _abort(comm, place, error, events)
         raise
@@ -114,8 +118,10 @@ def _check_needs(config: Config, rank_map: Plan, place: Place) -> None:
 def make_plan(found: Sequence[Place], config: Config) -> Plan:
     """The rank map of ranks at these places."""
     cores: dict[int, set[int]] = {place.node: set() for place in found}
+    gpus = {place.node: place.gpus for place in found}
     for place in found:
         cores[place.node] |= place.affinity
+        gpus[place.node] = min(gpus[place.node], place.gpus)
     arguments = config.rank_map()
     # Small matrices gain nothing from a second thread, and lose much where ranks share cores.
     arguments["learner_threads"] = arguments["learner_threads"] or (1 if config.network.kind == "mlp" else 0)
@@ -124,7 +130,7 @@ def make_plan(found: Sequence[Place], config: Config) -> Plan:
         [place.node for place in found],
         cores_per_node=[len(cores[node]) for node in sorted(cores)],
         cores_per_rank=[place.cores_given for place in found],
-        gpus_per_node=min(place.gpus for place in found),
+        gpus_per_node=[gpus[node] for node in sorted(gpus)],
         **arguments,
     )
 
@@ -152,6 +158,36 @@ def _open_run_directory(comm: MPI.Intracomm, config: Config, rank_map: Plan, hel
     return comm.bcast(checkpoint, root)
 
 
+def _share_scratch(comm: MPI.Intracomm, run: RunConfig, place: Place, held: ExitStack) -> Path | None:
+    """The scratch directory of this rank's node, made by one rank there. Collective."""
+    if not run.scratch_dir:
+        return None
+    node = comm.Split(place.node)
+    made = _on_all(comm, lambda: make_scratch(run, held) if node.rank == 0 else None)
+    shared = node.bcast(made)
+    node.Free()
+    return shared
+
+
+def make_scratch(run: RunConfig, held: ExitStack) -> Path:
+    """A new directory in ``run.scratch_dir``, which is removed when ``held`` is closed.
+
+    Raises
+    ------
+    HpcrlError
+        A variable in its name is not set here, or it cannot be written.
+    """
+    try:
+        place = Path(expand_path(run.scratch_dir, run.name))
+        place.mkdir(parents=True, exist_ok=True)
+        own = tempfile.TemporaryDirectory(prefix="hpcrl-", dir=place, ignore_cleanup_errors=True)
+    except ValueError as error:
+        raise ConfigError(f"run.scratch_dir: expected {error}, got {run.scratch_dir!r}") from error
+    except OSError as error:
+        raise StorageError(f"run.scratch_dir: cannot write {place}: {error.strerror}; leave it empty?") from error
+    return Path(held.enter_context(own))
+
+
 def _prepare(config: Config, rank_map: Plan, held: ExitStack):
     from hpcrl.launch.resume import find_checkpoint
     from hpcrl.storage import runlock, schema
@@ -175,7 +211,7 @@ def _prepare(config: Config, rank_map: Plan, held: ExitStack):
 
 
 def _train(
-    comm, config: Config, rank_map: Plan, checkpoint, command_line: str, events, stop_request, pinned: str
+    comm, config: Config, rank_map: Plan, checkpoint, scratch_dir, command_line: str, events, stop_request, pinned: str
 ) -> int:
     import torch
 
@@ -193,7 +229,8 @@ def _train(
     watchdog = Watchdog(comm.rank, stall_seconds, needed=(comm.rank,) in needed, labels=labels, end=end)
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()
-    job = Job(comm, config, rank_map, config.run.dir, command_line, checkpoint, resources, stop_request, labels, end)
+    given = command_line, checkpoint, resources, stop_request, labels, end, scratch_dir
+    job = Job(comm, config, rank_map, config.run.dir, *given)
     _log_here(comm, config, rank_map, checkpoint)
     for text in filter(None, (pinned, job.shares and job.shares.text)):
         log.info("%s", text)

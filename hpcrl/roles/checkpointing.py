@@ -10,15 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from hpcrl.errors import StorageError
 from hpcrl.replay.lanes import Lanes
 from hpcrl.replay.priorities import PriorityTable
-from hpcrl.storage import checkpoint
+from hpcrl.storage import checkpoint, schema
 from hpcrl.storage.best import mark_best, read_best
+from hpcrl.storage.packs import pack
 from hpcrl.storage.replay import Priorities, ReplayCut
 
 if TYPE_CHECKING:  # what reads checkpoints without MPI takes names from here
@@ -93,6 +94,16 @@ class ReplayState:
         ).write
 
 
+class Node(NamedTuple):
+    """A node whose state files one of its ranks packs."""
+
+    number: int
+    owners: Mapping[int, Sequence[str]]
+    """Rank to the names of its owners of state."""
+    patience_seconds: float
+    """How long a rank is waited for after the one that packs has written its own."""
+
+
 class StateWriter:
     """Writes the state of everything on one rank into a checkpoint when the monitor asks for one.
 
@@ -106,6 +117,10 @@ class StateWriter:
     owners : sequence of Owner
     counters : Counters
     run_dir : Path
+    scratch_dir : Path, optional
+        Where files are made, by all ranks of the node, before one of them packs them into one file of the checkpoint.
+    node : Node, optional
+        Of the rank that packs; None for the others. Its word that it has written comes when all is packed.
     wait : bool
         Hold the loop until everything is written. Else training goes on, and owners that are not copied at once (replay
         memories) are each cut at their own time.
@@ -113,9 +128,21 @@ class StateWriter:
 
     kind = "state_writer"
 
-    def __init__(self, rank: int, owners: Sequence[Owner], *, counters: "Counters", run_dir: Path, wait: bool):
+    def __init__(
+        self,
+        rank: int,
+        owners: Sequence[Owner],
+        *,
+        counters: "Counters",
+        run_dir: Path,
+        wait: bool,
+        scratch_dir: Path | None = None,
+        node: Node | None = None,
+    ):
         self.rank, self.owners, self.counters, self.run_dir, self.wait = rank, owners, counters, run_dir, wait
+        self.scratch_dir, self.node = scratch_dir, node
         self._request = counters.get("checkpoint")
+        self._packs_until = 0.0
         self._next_look = 0.0
         self._thread: threading.Thread | None = None
         self._outcome = 0
@@ -127,12 +154,14 @@ class StateWriter:
         if time.monotonic() < self._next_look:
             return False
         self._next_look = time.monotonic() + (0.0 if self.wait else LOOK_SECONDS)
+        if self._packs_until:
+            return self._pack_when_written()
         request = self.counters.get("checkpoint")
         if request == self._request:
             return False
         self._request, began = request, time.monotonic()
-        without_replay = self.counters.get("without_replay")
-        writes = {owner.name: owner.cut() for owner in self.owners if not (without_replay and is_replay(owner.name))}
+        self._without_replay = self.counters.get("without_replay")
+        writes = {owner.name: owner.cut() for owner in self.owners if self._is_written(owner.name)}
         self._thread = threading.Thread(target=self.write, args=(request, writes), name="state writer", daemon=True)
         self._thread.start()
         if self.wait:
@@ -142,24 +171,59 @@ class StateWriter:
             self._answer()
         return True
 
+    def _is_written(self, owner: str) -> bool:
+        return not (self._without_replay and is_replay(owner))
+
     def _answer(self) -> bool:
         if self._thread.is_alive():
             return False
         self._thread = None
+        if self.node and self._outcome > 0 and not self._packing:
+            self._packs_until = time.monotonic() + self.node.patience_seconds
+            return self._pack_when_written()
         self.counters.set(f"written/{self.rank}", self._outcome)
+        return True
+
+    def _pack_when_written(self) -> bool:
+        """Pack what the ranks of this node have written, once all have, or those that have not are given up."""
+        words = {rank: self.counters.get(f"written/{rank}") for rank in self.node.owners if rank != self.rank}
+        late = [rank for rank, word in words.items() if abs(word) != self._request]
+        if late and time.monotonic() < self._packs_until:
+            return False
+        words[self.rank] = self._request
+        names = [name for rank, owners in self.node.owners.items() if words[rank] == self._request for name in owners]
+        self._packs_until, self._packing = 0.0, True
+        files = [checkpoint.state_path(self.scratch_dir, name) for name in names if self._is_written(name)]
+        self._thread = threading.Thread(target=self._pack, args=(files,), name="state packer", daemon=True)
+        self._thread.start()
+        if self.wait:
+            self._thread.join()
+            self._answer()
         return True
 
     def write(self, request: int, writes: Mapping[str, Callable[[Path], None]]) -> None:
         """Write what was cut, in a thread."""
-        directory = checkpoint.unfinished_dir(self.run_dir, request // ATTEMPTS)
+        directory = self.scratch_dir or checkpoint.unfinished_dir(self.run_dir, request // ATTEMPTS)
+        self._packing = False
         for name, write in writes.items():
+            path = checkpoint.state_path(directory, name)
             try:
-                write(checkpoint.state_path(directory, name))
-            except StorageError as error:
+                if self.scratch_dir:
+                    path.unlink(missing_ok=True)  # of a checkpoint that was given up
+                write(path)
+            except (StorageError, OSError) as error:
                 log.warning("%s could not write its checkpoint: %s", name, error)
                 self._outcome = -request
                 return
         self._outcome = request
+
+    def _pack(self, files: Sequence[Path]) -> None:
+        directory = checkpoint.unfinished_dir(self.run_dir, self._request // ATTEMPTS)
+        try:
+            pack(files, directory / schema.PACK_FILE.format(self.node.number))
+        except StorageError as error:
+            log.warning("node %d could not pack its checkpoint: %s", self.node.number, error)
+            self._outcome = -self._request
 
 
 class CheckpointKeeper:

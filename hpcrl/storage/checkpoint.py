@@ -6,9 +6,7 @@ directory and fsyncs its parent (`finish`). A kill at any point leaves the check
 There is no pickle anywhere: loading a checkpoint can run no code.
 """
 
-import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,13 +21,13 @@ from hpcrl.storage.fault import fault_point
 from hpcrl.storage.hdf5 import (
     NewFile,
     fsync,
-    open_file,
     plain_datasets,
     plain_group,
     release_space,
     reserve_space,
     storage_error,
 )
+from hpcrl.storage.packs import StateFile, described_file, open_state, state_files
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,10 @@ class Checkpoint:
     """For each owner: file name, bytes and sha256."""
     header: dict
     """See `schema.header`: format version, program version and date."""
+
+    def file(self, owner: str) -> StateFile:
+        """Where the state of an owner lies."""
+        return described_file(self.path, owner, self.files[owner])
 
 
 def checkpoint_dir(run_dir: Path, global_update: int) -> Path:
@@ -134,7 +136,7 @@ def write_state(path: Path, file_type: str, arrays: Mapping, attributes: Mapping
         raise storage_error("write", path, error) from error
 
 
-def read_state(path: Path, file_type: str) -> tuple[dict[str, np.ndarray], dict]:
+def read_state(path: Path | StateFile, file_type: str) -> tuple[dict[str, np.ndarray], dict]:
     """Read what `write_state` wrote.
 
     Returns
@@ -150,7 +152,7 @@ def read_state(path: Path, file_type: str) -> tuple[dict[str, np.ndarray], dict]
         The file is missing, damaged, or of another type or version.
     """
     try:
-        with open_file(Path(path), "r") as file:
+        with open_state(path) as file:
             schema.check_header(file.attrs, file_type, path)
             arrays = {
                 name: np.asarray(dataset[()])
@@ -186,7 +188,7 @@ def finish(directory: Path, owners: Sequence[str], absent: Sequence[str], attrib
     final = directory.with_name(directory.name.removesuffix(schema.UNFINISHED_SUFFIX))
     fault_point("all_written")
     try:
-        files = {owner: _describe(state_path(directory, owner)) for owner in owners}
+        files = {owner: file.describe() for owner, file in state_files(directory, owners).items()}
         manifest = {
             **schema.header("manifest"),
             "global_update": int(re.fullmatch(schema.CHECKPOINT_PATTERN, final.name)[1]),
@@ -223,6 +225,7 @@ def read_manifest(directory: Path) -> Checkpoint:
         for owner in manifest["files"]:
             if not re.fullmatch(schema.OWNER_PATTERN, owner):
                 raise StorageError(f"{path}: expected the name of an owner, say learner-0, found {owner!r}")
+            described_file(Path(directory), owner, manifest["files"][owner])
         return Checkpoint(
             path=Path(directory),
             global_update=manifest["global_update"],
@@ -278,26 +281,27 @@ def find_fault(checkpoint: Checkpoint) -> str | None:
     All bytes are read.
     """
     for owner, expected in checkpoint.files.items():
+        file = checkpoint.file(owner)
         try:
-            found = _describe(state_path(checkpoint.path, owner))
+            found = file.describe()
         except OSError as error:
-            return str(storage_error("read", state_path(checkpoint.path, owner), error))
+            return str(storage_error("read", file, error))
         if found != expected:
             what = "bytes" if found["bytes"] != expected["bytes"] else "sha256"
             return f"{found['name']}: expected {what} {expected[what]}, found {found[what]}"
         try:
-            _check_version(state_path(checkpoint.path, owner), owner.rpartition("-")[0])
+            _check_version(file, owner.rpartition("-")[0])
         except StorageError as error:
             return str(error)
     return None
 
 
-def _check_version(path: Path, file_type: str) -> None:
+def _check_version(where: StateFile, file_type: str) -> None:
     try:
-        with open_file(path, "r") as file:
-            schema.check_header(file.attrs, file_type, path)
+        with open_state(where) as file:
+            schema.check_header(file.attrs, file_type, where)
     except (OSError, RuntimeError, KeyError) as error:
-        raise storage_error("read", path, error) from error
+        raise storage_error("read", where, error) from error
 
 
 def prune(run_dir: Path, keep_last: int, keep_every: int, best: Path | None = None) -> list[Path]:
@@ -376,15 +380,6 @@ def flatten(nested: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
             )
         flat[f"{prefix}{name}"] = array
     return flat
-
-
-def _describe(path: Path) -> dict:
-    with open(path, "rb") as stream:
-        return {
-            "name": path.name,
-            "bytes": os.fstat(stream.fileno()).st_size,
-            "sha256": hashlib.file_digest(stream, "sha256").hexdigest(),
-        }
 
 
 def _give_final_name(directory: Path, final: Path) -> None:

@@ -48,6 +48,11 @@ def storage_error(doing: str, path: Path, error: BaseException) -> StorageError:
     return StorageError(f"cannot {doing} {path}: {reason}" + (f" ({remedy})" if remedy else ""))
 
 
+def open_part(stream: io.RawIOBase) -> h5py.File:
+    """Open an HDF5 file that is part of another file, to read it."""
+    return h5py.File(stream, "r", libver=_LIBVER)
+
+
 def open_file(path: Path, mode: str, *, swmr: bool = False) -> h5py.File:
     """Open an HDF5 file; where the file system has no locks, say so and open it without.
 

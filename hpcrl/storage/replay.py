@@ -23,13 +23,13 @@ from hpcrl.storage.fault import fault_point
 from hpcrl.storage.hdf5 import (
     NewFile,
     fsync,
-    open_file,
     plain_dataset,
     plain_group,
     release_space,
     reserve_space,
     storage_error,
 )
+from hpcrl.storage.packs import StateFile, open_state
 
 CHUNK_RECORDS = 64
 """Least records of a chunk; it has more of them where frames are small."""
@@ -267,10 +267,10 @@ class ReplayFile:
         It is missing, damaged, or of another type or version.
     """
 
-    def __init__(self, path: Path):
-        self.path = Path(path)
+    def __init__(self, path: Path | StateFile):
+        self.path = path
         try:
-            self._file = open_file(self.path, "r")
+            self._file = open_state(path)
         except (OSError, RuntimeError) as error:
             raise storage_error("read", path, error) from error
         try:

@@ -39,6 +39,8 @@ BEST_FILE = "best.json"
 STATE_FILE = "{}.h5"
 """State of one owner, named after it: ``parameter_server-0.h5``."""
 OWNER_PATTERN = r"[a-z_]+-\d+"
+PACK_FILE = "node-{}.tar"
+PACK_PATTERN = r"node-\d+\.tar"
 
 VERSIONS = {
     "runlog": 2,

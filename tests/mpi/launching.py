@@ -129,12 +129,8 @@ def shared_memory(pids: Iterable[int]) -> set[str]:
 
 
 def left_in_shared_memory(files: Iterable[str]) -> list[str]:
-    """Those of the files of an ended job that are still there, which are removed now.
-
-    A job of MPICH that was killed or aborted leaves a file of some megabytes, in which its ranks first met; that one
-    is not reported, since nothing of hpcrl runs any more that could remove it. Windows never stay.
-    """
+    """Those of the files of an ended job that are still there, which are removed now."""
     left = [path for path in files if os.path.exists(path)]
     for path in left:
         os.unlink(path)
-    return [path for path in left if not path.startswith("/dev/shm/mpich_shm_")]
+    return left

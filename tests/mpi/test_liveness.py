@@ -193,4 +193,6 @@ def _kill_one(job, run_dir, rng, *, training):
     _, err = job.communicate(timeout=30)  # some two seconds where the machine is free
     assert job.returncode != 0, err
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
-    assert not left_in_shared_memory(files)
+    left = left_in_shared_memory(files)
+    # One that is killed while MPI starts leaves the file in which its ranks meet.
+    assert not [path for path in left if training or not path.startswith("/dev/shm/mpich_shm_")]

@@ -1,4 +1,4 @@
-"""A real Slurm of four nodes on this machine: a controller, and one daemon for each node."""
+"""A real Slurm of four nodes on this machine: a controller, and one daemon for each node; two say they have GPUs."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,10 @@ JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=2,bf_interval=2,requeue_delay=1
-NodeName=n[1-{nodes}] NodeHostName={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=8000
+GresTypes=gpu
+FirstJobId={first_job}
+NodeName=n[1-2] NodeHostName={host} NodeAddr=127.0.0.1 Port=[{first}-{second}] CPUs=20 RealMemory=8000 Gres=gpu:2
+NodeName=n[3-4] NodeHostName={host} NodeAddr=127.0.0.1 Port=[{third}-{last}] CPUs=20 RealMemory=8000
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=30 MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
@@ -79,12 +83,15 @@ class Cluster:
             CONFIG.format(
                 host=socket.gethostname().partition(".")[0],
                 directory=directory,
-                nodes=NODES,
+                # MPI's ranks meet in a file named after the job: not one that another cluster's job here has, too.
+                first_job=1000 + os.getpid() % 30000 * 1000,
                 port=(ports := free_ports(NODES + 1)),
-                first=ports + 1,
-                last=ports + NODES,
+                **dict(zip(("first", "second", "third", "last"), range(ports + 1, ports + 1 + NODES), strict=True)),
             )
         )
+        for number in range(2):
+            (directory / f"gpu{number}").touch()
+        (directory / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={directory}/gpu[0-1]\n")
         self.environment = {**os.environ, "PATH": path, "SLURM_CONF": str(directory / "slurm.conf")}
         self._namespace = subprocess.Popen(
             [*NAMESPACE, "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE
@@ -117,12 +124,29 @@ class Cluster:
 
     def fail_node(self, name: str) -> None:
         """Kill the daemon of a node, and the batch script and the tasks there."""
+        self._kill(
+            lambda environment, command: (
+                f"SLURMD_NODENAME={name}".encode() in environment or command.endswith(f"-N\0{name}\0".encode())
+            )
+        )
+
+    def kill_ranks(self, job: str) -> None:
+        """Kill the ranks of a job, but not its batch script."""
+        self._kill(
+            lambda environment, command: (
+                f"SLURM_JOB_ID={job}".encode() in environment
+                and any(variable.startswith(b"PMI_RANK=") for variable in environment)
+            )
+        )
+
+    def _kill(self, chosen: Callable[[list[bytes], bytes], bool]) -> None:
+        """Kill the processes of this cluster for whose environment and command line ``chosen`` is true."""
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):  # processes come and go; most entries are none
                 environment = (entry / "environ").read_bytes().split(b"\0")
                 command = (entry / "cmdline").read_bytes()
-                there = f"SLURMD_NODENAME={name}".encode() in environment or command.endswith(f"-N\0{name}\0".encode())
-                if there and f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment:
+                here = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment
+                if here and chosen(environment, command):
                     os.kill(int(entry.name), signal.SIGKILL)
 
     def client(self, *command: object, check: bool = True, **extra: str) -> str:

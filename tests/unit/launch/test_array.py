@@ -14,7 +14,7 @@ from hpcrl.cli import app
 from hpcrl.config import load as load_config
 from hpcrl.errors import ConfigError
 from hpcrl.launch import topology
-from hpcrl.launch.array import Measured, cost, measure, read_games
+from hpcrl.launch.array import Measured, cost, measure, read_games, read_seeds
 from hpcrl.launch.sizes import forecast_of
 
 ROOT = Path(__file__).parents[3]
@@ -59,8 +59,33 @@ def test_plan_prints_it():
     assert done.exit_code == 0, done.output
     assert "49 jobs like" in done.output
     assert "core-hours" in done.output
-    with pytest.raises(ConfigError, match="expected --like RUN with --array"):
+    assert "48: ALE/Zaxxon-v5, seed 1\nall 49 members are valid\n" in done.output
+
+
+def test_an_array_is_games_times_seeds_and_every_member_is_checked(tmp_path):
+    games = tmp_path / "games"
+    games.write_text("catch\nCartPole-v1\n")
+    config = ROOT / "configs" / "catch_serial.toml"
+    arguments = ["plan", config, "--array", games, "--seeds", "3,5"]
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    listed = "0: catch, seed 3\n1: catch, seed 5\n2: CartPole-v1, seed 3\n3: CartPole-v1, seed 5\n"
+    assert listed + "all 4 members are valid" in done.output
+    games.write_text("catch\nALE/Pingpong-v5\nNo-v0\n")
+    with pytest.raises(ConfigError) as raised:
         CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    message = str(raised.value)
+    assert message.startswith("2 of 6 members cannot be started:\nmember 2 (ALE/Pingpong-v5, seed 3): ")
+    assert "\nmember 4 (No-v0, seed 3): " in message
+
+
+@pytest.mark.parametrize("text", ["", "1,", "1 1", "-1", "a"])
+def test_seeds_are_different_numbers(text):
+    if text == "1,":
+        assert read_seeds(text) == [1]
+    else:
+        with pytest.raises(ConfigError, match="--seeds: expected different whole numbers"):
+            read_seeds(text)
 
 
 @pytest.mark.parametrize(("task", "game"), [("1", "Alien"), ("49", "Zaxxon"), ("50", None)])

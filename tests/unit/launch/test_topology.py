@@ -183,6 +183,29 @@ def test_any_plan_is_whole(layout, ranks_per_node, servers, learners, evaluators
     assert describe(p).count("\n") >= len(nodes)
 
 
+def test_learners_of_a_global_memory_are_on_the_nodes_that_have_gpus():
+    """One node with GPUs, whose only rank learns, beside nodes with cores alone."""
+    nodes = [0, 1, 1, 1, 2, 2, 2]
+    p = make(7, nodes, layout="split", servers=2, gpus_per_node=[2, 0, 0], global_replay=True)
+    assert p.ranks_of("learner") == (0,)
+    assert [rank.device for rank in p.ranks] == ["cuda:0"] + ["cpu"] * 6
+    assert {p.ranks[rank].node for rank in p.ranks_of("parameter_server")} == {1, 2}
+    p = make(7, nodes, layout="split", learners=2, gpus_per_node=[0, 2, 0], global_replay=True)
+    assert p.ranks_of("learner") == (1, 2)
+    assert [p.ranks[rank].device for rank in (1, 2)] == ["cuda:0", "cuda:1"]
+    p = make(7, nodes, layout="split", learners=3, gpus_per_node=[1, 0, 0], global_replay=True)
+    assert [p.ranks[rank].device for rank in p.ranks_of("learner")] == ["cuda:0", "cpu", "cpu"]
+
+
+def test_learners_that_must_be_alike_use_gpus_only_where_every_node_has_some():
+    p = make(4, [0, 0, 1, 1], layout="sampler_learner", servers=0, gpus_per_node=[2, 0])
+    assert {rank.device for rank in p.ranks} == {"cpu"}
+    p = make(4, [0, 0, 1, 1], layout="sampler_learner", servers=0, gpus_per_node=[2, 1])
+    assert [rank.device for rank in p.ranks] == ["cuda:0"] * 4
+    p = make(4, [0, 0, 1, 1], layout="bundled", gpus_per_node=[0, 1])
+    assert [rank.device for rank in p.ranks] == ["cpu", "cpu", "cuda:0", "cuda:0"]
+
+
 def test_published_size_is_planned():
     p = make(131, [rank // 16 for rank in range(131)], servers=31)
     assert p.num("learner") == 100

@@ -1,6 +1,7 @@
 """Checkpoints written by their owners while training goes on, in every order that may happen."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -236,6 +237,74 @@ def test_all_owners_of_a_rank_are_cut_in_the_same_round_and_answer_together(tmp_
     arrays, _ = checkpoints.read_state(checkpoints.state_path(directory, "parameter_server-0"), "parameter_server")
     assert arrays["version"] == 5
     assert checkpoints.state_path(directory, "replay-0").exists()
+
+
+@pytest.fixture
+def packing(tmp_path):
+    """Two ranks of a node with a scratch directory, 7, which packs, and 8, and their counters."""
+    counters, scratch = FakeCounters(), tmp_path / "scratch"
+    scratch.mkdir()
+    owners = {7: ["parameter_server-0"], 8: ["parameter_server-1"]}
+    node = checkpointing.Node(3, owners, patience_seconds=0.3)
+    common = {"counters": counters, "run_dir": tmp_path, "scratch_dir": scratch, "wait": False}
+    writers = [
+        StateWriter(7, [RoleState(Shard(0))], **common, node=node),
+        StateWriter(8, [RoleState(Shard(1))], **common),
+    ]
+    return counters, scratch, writers
+
+
+def step_until(writer, condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        writer._next_look = 0.0
+        writer.step()
+        time.sleep(0.005)
+
+
+def test_the_files_of_a_node_are_made_in_its_scratch_directory_and_packed_into_one(packing, tmp_path):
+    counters, scratch, (packer, other) = packing
+    for attempt in (1, 2):  # another checkpoint after one that was given up
+        directory, request = checkpoints.begin(tmp_path, 5), 5 * checkpointing.ATTEMPTS + attempt
+        counters.set("checkpoint", request)
+        step_until(packer, lambda: packer._packs_until)
+        assert counters.get("written/7") != request  # not before the other has written
+        step_until(other, lambda request=request: counters.get("written/8") == request)
+        step_until(packer, lambda request=request: counters.get("written/7") == request)
+        assert [path.name for path in directory.iterdir()] == ["node-3.tar"]
+        assert not list(scratch.iterdir())
+    checkpoints.finish(directory, ["parameter_server-0", "parameter_server-1"], [], {})
+    newest, skipped = checkpoints.latest(tmp_path)
+    assert not skipped
+    for owner in newest.owners:
+        arrays, _ = checkpoints.read_state(newest.file(owner), "parameter_server")
+        assert arrays["version"] == 0
+        assert newest.files[owner]["pack"] == "node-3.tar"
+    with open(directory.with_suffix("") / "node-3.tar", "r+b") as file:
+        file.seek(newest.files["parameter_server-1"]["offset"] + 100)
+        file.write(b"x")
+    assert "parameter_server-1.h5: expected sha256" in checkpoints.find_fault(newest)
+
+
+def test_a_rank_that_does_not_write_is_left_out_of_the_pack(packing, tmp_path):
+    counters, _, (packer, _) = packing
+    directory, request = checkpoints.begin(tmp_path, 5), 5 * checkpointing.ATTEMPTS + 1
+    counters.set("checkpoint", request)
+    step_until(packer, lambda: counters.get("written/7") == request)
+    checkpoints.finish(directory, ["parameter_server-0"], ["parameter_server-1"], {})
+    newest, skipped = checkpoints.latest(tmp_path)
+    assert (newest.owners, newest.absent, skipped) == (("parameter_server-0",), ("parameter_server-1",), [])
+
+
+def test_a_pack_that_cannot_be_written_fails_the_checkpoint(packing, tmp_path):
+    counters, _, (packer, other) = packing
+    directory, request = checkpoints.begin(tmp_path, 5), 5 * checkpointing.ATTEMPTS + 1
+    (directory / "node-3.tar").touch()
+    counters.set("checkpoint", request)
+    step_until(other, lambda: counters.get("written/8") == request)
+    step_until(packer, lambda: counters.get("written/7") == -request)
+    assert (directory / "node-3.tar").read_bytes() == b""
 
 
 def test_a_checkpoint_without_replay(tmp_path):
