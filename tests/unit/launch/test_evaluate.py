@@ -1,10 +1,13 @@
 """Evaluation: whole episodes by each protocol, the same whoever plays which group of them."""
 
 import json
+import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import torch
 
 from hpcrl.config import from_dict
 from hpcrl.config.presets import EVALUATION_PROTOCOLS
@@ -17,7 +20,8 @@ from hpcrl.launch.starts import main as record_starts
 from hpcrl.storage.starts import read_starts
 from hpcrl.types import EnvStep
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0" / "run"
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "0.1.0" / "run"
 PONG = from_dict({"env": {"id": "ALE/Pong-v5", "protocol": "nature"}})
 
 
@@ -143,20 +147,17 @@ def test_an_agent_is_the_same_from_a_run_its_checkpoint_a_shard_and_a_file_of_we
     assert load_agent(GOLDEN, "best").global_update in (40, 80)
 
 
-def test_weights_load_into_a_plain_module_in_three_lines(tmp_path):
-    import h5py
-    import torch
-
+def test_weights_load_into_a_plain_module_by_the_lines_of_the_readme(tmp_path, monkeypatch):
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     agent = load_agent(GOLDEN)
-    save_weights(agent, tmp_path / "agent.h5")
-    module = agent.network()
-    torch.nn.init.zeros_(next(module.parameters()))
-    with h5py.File(tmp_path / "agent.h5") as file:
-        weights = {name: torch.from_numpy(values[()]) for name, values in file["arrays"].items()}
-    module.load_state_dict(weights)
-    np.testing.assert_array_equal(
-        np.concatenate([p.detach().numpy().ravel() for p in module.parameters()]), agent.params
-    )
+    save_weights(agent, tmp_path / "pong.h5")
+    monkeypatch.chdir(tmp_path)
+    linear = torch.nn.Linear  # a module that knows nothing of hpcrl, with the layers that the network has
+    module = torch.nn.Sequential(torch.nn.Flatten(), linear(50, 8), torch.nn.ReLU(), linear(8, 3))
+    exec(lines, {"h5py": h5py, "torch": torch, "module": module})
+    assert len(lines.splitlines()) == 3
+    observation = torch.rand(7, 1, 10, 5)
+    assert torch.equal(module(observation), agent.network()(observation))
 
 
 def test_what_holds_no_agent_is_a_clear_error(tmp_path):
