@@ -14,7 +14,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 RESULT, CONFIG = ROOT / "docs" / "measured" / "starts.json", ROOT / "docs" / "starts.toml"
-GAME, FRAMES, EPISODES, STARTS = "ALE/RoadRunner-v5", 300_000, 30, 30
+GAME, FRAMES, EPISODES, STARTS = "ALE/RoadRunner-v5", 60_000, 30, 30
 PLAYERS = {"serial": 0, "bundled": 3}
 """Ranks of each; 0: without a launcher."""
 
