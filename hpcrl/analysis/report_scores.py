@@ -1,5 +1,6 @@
 """The part of the report that puts scores in relation to published ones."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from hpcrl.analysis.page import Figure, Number, Section, bars, folded, lines, ta
 from hpcrl.analysis.runs import Run, by_experiment, label
 from hpcrl.analysis.scores import ScoreTable, human_normalised, normalise, tables
 from hpcrl.analysis.scores import table as score_table
-from hpcrl.analysis.statistics import AGGREGATES, bootstrap
+from hpcrl.analysis.statistics import AGGREGATES, bootstrap, probability_of_improvement
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Of the human score, for which the report tells when training reached them."""
@@ -21,7 +22,7 @@ COMPARABLE = ("own", "noop")
 
 def scores_section(runs: Sequence[Run]) -> Section:
     """Evaluations, scores beside each table that has the game, aggregates over games, and times to reach."""
-    pieces: list[str | list[Figure]] = [[_evaluations(runs)]]
+    pieces: list[str | list[Figure]] = [[_evaluations(runs)], _improvements(runs)]
     for scores in map(score_table, NOOP_TABLES):
         known = [run for run in runs if run.game in scores.games]
         if known:
@@ -31,7 +32,7 @@ def scores_section(runs: Sequence[Run]) -> Section:
     note = (
         "A score is the mean return of the last evaluation or, without one that begins as in training or with no-ops, "
         "of the last 100 training episodes. Tables are of no-op starts without sticky actions; the column protocol "
-        "says how a run was trained. Human scores differ between tables and are never mixed."
+        "says how a run was trained. Human scores differ between tables and are never mixed. Intervals are of 95 %."
     )
     return Section("scores", "Scores", note, tuple(pieces))
 
@@ -111,21 +112,38 @@ def _aggregates(scores: ScoreTable, runs: Sequence[Run]) -> str:
     heads = ("experiment", "games", "seeds", "aggregate", "value", "low", "high")
     rows = []
     for members in _by_experiment_of_games(runs):
-        games = sorted({run.game for run in members})
-        each = [[score_of(run)[0] for run in members if run.game == game] for game in games]
-        if len(games) < 2 or len({len(values) for values in each}) > 1:
+        each = _scores_by_game(members)
+        if len(each) < 2 or len(set(map(len, each.values()))) > 1:
             continue
-        normalised = np.array(
-            [
-                [float(human_normalised(scores, game, v)) for v in values]
-                for game, values in zip(games, each, strict=True)
-            ]
-        ).T
-        counts = (Number(len(games), "d"), Number(len(normalised), "d"))
+        normalised = np.array([human_normalised(scores, game, values) for game, values in each.items()]).T
+        counts = (Number(len(each), "d"), Number(len(normalised), "d"))
         for name, statistic in AGGREGATES.items():
             interval = (Number(value, ",.3f") for value in bootstrap(statistic, normalised, resamples=2000))
             rows.append([label(members, "runs"), *counts, name, *interval])
     return table(f"aggregates-{scores.name}", heads, rows)
+
+
+def _improvements(runs: Sequence[Run]) -> str:
+    """How likely a run of one experiment is to be better than one of another, where both have the same games."""
+    heads = ("experiment", "over", "games", "probability of improvement", "low", "high")
+    rows = []
+    found = [(label(members, "runs"), _scores_by_game(members)) for members in _by_experiment_of_games(runs)]
+    for (name, one), (over, other) in itertools.combinations(found, 2):
+        if one.keys() == other.keys() and all(len(set(map(len, scores.values()))) == 1 for scores in (one, other)):
+            both = (np.array([scores[game] for game in one]).T for scores in (one, other))
+            interval = (Number(value, ",.3f") for value in bootstrap(probability_of_improvement, *both, resamples=2000))
+            rows.append([name, over, Number(len(one), "d"), *interval])
+    return table("improvements", heads, rows)
+
+
+def _scores_by_game(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Scores of the runs of each game; without those that have none yet."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        score, _ = score_of(run)
+        if score == score:
+            found.setdefault(run.game, []).append(score)
+    return found
 
 
 def _times(runs: Sequence[Run]) -> list[str | list[Figure]]:

@@ -5,10 +5,13 @@ import re
 import tomllib
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import combinations
 from xml.etree import ElementTree
 
 import h5py
 import numpy as np
+
+from hpcrl.analysis.statistics import bootstrap, probability_of_improvement
 
 NAN = float("nan")
 AXES = {
@@ -183,6 +186,7 @@ def scores(groups, runs):
         if len(mean) and not spread.any():
             del evaluated[f"{run.name}, low"], evaluated[f"{run.name}, high"]
     found["evaluations-numbers"] = as_table(AXES["updates"][2], evaluated)
+    found["improvements"] = improvements(groups)
     for name in ("gorila_noop", "atari57_noop"):
         table = shipped[name]["scores"]
         known = [run for run in runs if run.game in table["random"]]
@@ -191,6 +195,16 @@ def scores(groups, runs):
             if reference in table and known:
                 found[f"{figure}-numbers"] = in_percent(table, groups, reference)
     return found | times(shipped["gorila_noop"]["scores"], [run for run in runs if run.game == "pong"])
+
+
+def improvements(groups):
+    rows = [["experiment", "over", "games", "probability of improvement", "low", "high"]]
+    for (name, one), (over, other) in combinations(groups.items(), 2):
+        pair = [np.array([[run["evaluations.mean_return"][-1]] for run in runs]) for runs in (one, other)]
+        wins = [(a > b) + (a == b) / 2 for a in pair[0][:, 0] for b in pair[1][:, 0]]
+        interval = bootstrap(probability_of_improvement, *pair, resamples=2000)
+        rows.append([name.replace("seeds", "runs"), over.replace("seeds", "runs"), 1, np.mean(wins), *interval[1:]])
+    return rows
 
 
 def beside(table, runs):
