@@ -54,18 +54,22 @@ def rows() -> list[Row]:
 
 
 def lines() -> str:
-    """The table of the page."""
+    """The end of the page: the table, and what it comes to."""
+    played = rows()
     head = "| game | mean | standard deviation | episodes | published | deviation |\n|---|---|---|---|---|---|\n"
-    return head + "".join(
+    body = "".join(
         f"| {row.game} | {row.mean:,.2f} | {row.deviation_of_episodes:,.2f} | {row.episodes} | {row.published:,g} | "
         f"{row.deviation:+.1f} |\n"
-        for row in rows()
+        for row in played
     )
+    greatest = max(abs(row.deviation) for row in played)
+    told = f"The greatest of these {len(played)} deviations is {greatest:.1f} standard errors.\n"
+    return f"{head}{body}\n{told}"
 
 
 def page() -> str:
-    """docs/evaluation.md with the table of the files."""
-    return re.sub(r"\| game \| mean \|.*?\n\n", lambda _: lines() + "\n", PAGE.read_text(), flags=re.S)
+    """docs/evaluation.md with the table of the files at its end."""
+    return re.sub(r"\| game \| mean \|.*\Z", lambda _: lines(), PAGE.read_text(), flags=re.S)
 
 
 def main(games: list[str]) -> None:
