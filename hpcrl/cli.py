@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,6 +79,15 @@ def plan(
     like: Annotated[
         Path | None, typer.Option(metavar="RUN", help="With --array: what it will cost at the rates of this run.")
     ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Costs of your machine: figures of hpcrl bench scale --json FILE."),
+    ] = None,
+    compute_ms: Annotated[
+        float, typer.Option(min=0, help="What a bundle computes for an update [ms]; 0: Nature's network on a core.")
+    ] = 0.0,
+    latency_us: Annotated[float, typer.Option(min=0, help="Round trip between two nodes [us].")] = 2.0,
+    gigabytes_per_second: Annotated[float, typer.Option(min=0.001, help="Of a node's network, each way.")] = 12.5,
     keys: Annotated[bool, typer.Option("--keys", help="List every configuration key instead.")] = False,
 ) -> None:
     """Print the rank map and what it will need, without MPI and before anything is allocated."""
@@ -108,6 +118,14 @@ def plan(
 
     forecast = forecast_of(loaded, rank_map, updates_per_second)
     typer.echo("\n" + render(rank_map, forecast))
+    from hpcrl.analysis.scaling import MEASURED, Cluster, read_costs
+    from hpcrl.launch.expectation import expectation
+
+    num_nodes, cores = places[-1] + 1, cores_per_node or os.cpu_count() or 1
+    cluster = Cluster(num_nodes * cores, num_nodes, 1e-6 * latency_us, 1e9 * gigabytes_per_second)
+    measured = read_costs(costs) if costs else MEASURED
+    for line in expectation(loaded, rank_map, forecast.num_parameters, cluster, measured, 1e-3 * compute_ms):
+        typer.echo(line)
     if not array:
         return
     from hpcrl.launch.array import checked_members, cost_text
@@ -395,10 +413,15 @@ def record(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark; a wrong name lists those present.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark, or all; a wrong name lists those present.")],
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures to this file.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="As short as it can be, to see that it works.")] = False,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Figures of an earlier run; fails where ratios have fallen.")
+    ] = None,
+    tolerance: Annotated[float, typer.Option(min=0, max=1, help="Part by which a ratio may fall.")] = 0.1,
 ) -> None:
-    """Run one of the benchmarks."""
+    """Run one of the benchmarks, or all of them."""
     package = find_spec("hpcrl.bench")
     modules = iter_modules(package.submodule_search_locations) if package else ()
     present = sorted(module.name for module in modules if not module.name.startswith("_"))
@@ -406,7 +429,18 @@ def bench(
         raise ConfigError(f"expected a benchmark ({', '.join(present) or 'none is installed'}), got {name!r}")
     from importlib import import_module
 
-    import_module(f"hpcrl.bench.{name}").run(json)
+    from hpcrl.bench import fallen, read_json
+
+    before = read_json(baseline) if baseline else []
+    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp:
+        figures = json or Path(tmp) / "rows.json"
+        import_module(f"hpcrl.bench.{name}").run(figures, quick=quick)
+        lower = fallen(read_json(figures), before, tolerance)
+    for line in lower:
+        typer.echo(f"fallen: {line}")
+    if baseline:
+        typer.echo(f"{len(lower)} ratios have fallen by more than {100 * tolerance:g} % since {baseline}")
+    sys.exit(EXIT_FAULT if lower else EXIT_FINISHED)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Benchmarks: each measures hpcrl against a bound, the best that the same machine does without hpcrl.
 
-A benchmark is a module with ``run(json_path)``; ``hpcrl bench NAME`` calls it. Here is only what all of them share:
-the rows they end with, as a table and as a file.
+A benchmark is a module with ``run(json_path, quick=...)``; ``hpcrl bench NAME`` calls it. Here is only what all of them
+share: the rows they end with, as a table and as a file, and what has become of them since an earlier file.
 """
 
 import json
@@ -82,6 +82,37 @@ def print_rows(
     console.print(table)
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def read_json(path: Path) -> list[Row]:
+    """Read what :func:`write_json` wrote.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be read, or holds something else.
+    """
+    try:
+        return [Row(**row) for row in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise StorageError(f"{path}: expected the rows of a benchmark (hpcrl bench NAME --json): {error}") from error
+
+
+def fallen(rows: Iterable[Row], baseline: Iterable[Row], tolerance: float) -> list[str]:
+    """Say which ratios are lower than in a baseline by more than ``tolerance`` of it, and which are gone.
+
+    Ratios alone are compared: they were measured beside their bounds and so depend least on the machine.
+    """
+    now = {row.name: row.value for row in rows}
+    found = []
+    for row in baseline:
+        if not row.name.endswith(".ratio"):
+            continue
+        if row.name not in now:
+            found.append(f"{row.name}: {row.value:.3f} in the baseline, not measured now")
+        elif now[row.name] < (1 - tolerance) * row.value:
+            found.append(f"{row.name}: {row.value:.3f} in the baseline, {now[row.name]:.3f} now")
+    return found
 
 
 def _number(value: float | None) -> str:

@@ -28,15 +28,17 @@ RECORDS, LANES = 1_000_000, 4
 DIVIDED = Shape(num_lanes=10, capacity=RECORDS // 10, stack=STACK, n_step=N_STEP)
 MEMORY_SHARE = 0.6
 """Of the memory that is free, the most that the replay takes."""
-PAIRS = 4
+PAIRS = 7
 SAMPLED_CHUNKS = 800
 LIMIT_SECONDS = 120.0
 """The job that pulls may take this long."""
-PULL_RECORDS, PULL_SECONDS, PULL_ROUNDS = 100_000, 2.0, 3
+PULLS = 100_000, 2.0, 3
+"""Records of the replay that is saved beside the pulls, seconds of each phase, and rounds of all phases."""
 
 
-def run(json_path: Path | None = None) -> None:
-    """Measure, print the table, and write it to ``json_path``; takes about three minutes.
+def run(json_path: Path | None = None, *, quick: bool = False) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes about three minutes, ``quick`` (a small
+    memory, short pulls) seconds.
 
     Raises
     ------
@@ -48,8 +50,9 @@ def run(json_path: Path | None = None) -> None:
         The temporary directory or ``json_path`` cannot be written.
     """
     with _jobs.measurement("hpcrl bench checkpoint", json_path) as job:
-        pulls = pull_latencies(job.launcher, job.directory / "pulls.out")
-        replay = Replay(affordable(RECORDS), LANES)
+        records, pulled = (20_000, (10_000, 0.3, 1)) if quick else (RECORDS, PULLS)
+        pulls = pull_latencies(job.launcher, job.directory / "pulls.out", *pulled)
+        replay = Replay(affordable(records), LANES)
         replay.fill(pong_frames())
         rows, notes = storage_rows(replay, job.directory, job.console)
         job.rows.extend(rows + pull_rows(pulls))
@@ -152,7 +155,9 @@ def load(saved: checkpoints.Checkpoint, shape: Shape, replay: Replay) -> Lanes:
     return lanes
 
 
-def pull_latencies(launcher: Sequence[str], output: Path) -> dict[str, list[float]]:
+def pull_latencies(
+    launcher: Sequence[str], output: Path, records: int, seconds: float, rounds: int
+) -> dict[str, list[float]]:
     """Seconds of pulls while nothing is saved, while the server saves, and while the bundle that pulls does.
 
     Raises
@@ -160,7 +165,7 @@ def pull_latencies(launcher: Sequence[str], output: Path) -> dict[str, list[floa
     HpcrlError
         The job failed.
     """
-    numbers = map(str, (PULL_RECORDS, PULL_SECONDS, PULL_ROUNDS))
+    numbers = map(str, (records, seconds, rounds))
     _jobs.run([*launcher, "-n", "2", sys.executable, "-m", "hpcrl.bench._pulls", *numbers], output, LIMIT_SECONDS)
     line = next(line for line in output.read_text().splitlines() if line.startswith(_jobs.MARK))
     return json.loads(line.removeprefix(_jobs.MARK))

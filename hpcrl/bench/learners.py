@@ -15,8 +15,9 @@ LEARNERS, BATCH, UPDATES, PAIRS = 2, 256, 4, 7
 LIMIT_SECONDS = 300.0
 
 
-def run(json_path: Path | None = None) -> None:
-    """Measure, print the table, and write it to ``json_path``; takes about two minutes.
+def run(json_path: Path | None = None, *, quick: bool = False) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes about two minutes, ``quick`` (small
+    batches, two pairs) half a one.
 
     Raises
     ------
@@ -27,10 +28,13 @@ def run(json_path: Path | None = None) -> None:
     StorageError
         ``json_path`` cannot be written.
     """
-    title = f"hpcrl bench learners ({LEARNERS} learners, batch {BATCH})"
+    size = {"batch": BATCH, "updates": UPDATES, "pairs": PAIRS}
+    if quick:
+        size = {"batch": 32, "updates": 1, "pairs": 2}
+    title = f"hpcrl bench learners ({LEARNERS} learners, batch {size['batch']})"
     with _jobs.measurement(title, json_path) as job:
         for backend in ("mpi", "gloo"):
-            found = measure(job.launcher, backend, job.directory, batch=BATCH, updates=UPDATES, pairs=PAIRS)
+            found = measure(job.launcher, backend, job.directory, **size)
             job.rows.extend(figure_rows(backend, found))
             ratios = sorted(alone / together for together, alone in found)
             job.notes.append(f"learners.{backend}: {len(found)} pairs, ratio {ratios[0]:.3f} to {ratios[-1]:.3f}")

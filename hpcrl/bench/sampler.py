@@ -30,8 +30,8 @@ from hpcrl.sampling.sampler import Sampler
 SIMULATORS = (8, 32, 128)
 ROLLOUT_STEPS = 256
 """of all simulators together"""
-PAIRS = 3
-SECONDS = 1.0
+PAIRS = 7
+SECONDS = 0.5
 RANKS = 2
 STRAGGLERS = ((1, 1), (16, 1), (16, 2), (32, 2))
 """simulators on each of `STRAGGLER_RANKS` ranks, and their groups"""
@@ -40,8 +40,9 @@ STRAGGLER_SECONDS = 4.0
 LIMIT_SECONDS = 120.0
 
 
-def run(json_path: Path | None = None) -> None:
-    """Measure, print the table, and write it to ``json_path``; takes about three minutes.
+def run(json_path: Path | None = None, *, quick: bool = False) -> None:
+    """Measure, print the table, and write it to ``json_path``; takes about three minutes, ``quick`` (a few
+    simulators, one turn) less than one.
 
     Raises
     ------
@@ -55,11 +56,13 @@ def run(json_path: Path | None = None) -> None:
     threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     with _jobs.measurement("hpcrl bench sampler", json_path) as job:
-        for simulators in SIMULATORS:
-            job.rows.extend(measure(simulators, threads))
-        for simulators in SIMULATORS:
-            job.rows.extend(measure_ranks(job, simulators))
-        for stacked, groups in STRAGGLERS:
+        simulators_tried, stragglers = (SIMULATORS[:1], STRAGGLERS[:1]) if quick else (SIMULATORS, STRAGGLERS)
+        turns = (1, 0.2) if quick else (PAIRS, SECONDS)
+        for simulators in simulators_tried:
+            job.rows.extend(measure(simulators, threads, *turns))
+        for simulators in simulators_tried:
+            job.rows.extend(measure_ranks(job, simulators, *turns))
+        for stacked, groups in stragglers:
             job.rows.extend(measure_stragglers(job, stacked, groups))
         job.notes.append(
             f"{threads} threads; medians of {PAIRS} turns of {SECONDS:g} s, rollouts of {ROLLOUT_STEPS} steps"
@@ -70,9 +73,9 @@ def run(json_path: Path | None = None) -> None:
         job.notes.append("hours per 50M steps are extrapolated from these seconds, without learning")
 
 
-def measure_ranks(job: _jobs.Measurement, simulators: int) -> Iterator[bench.Row]:
+def measure_ranks(job: _jobs.Measurement, simulators: int, pairs: int, seconds: float) -> Iterator[bench.Row]:
     """Rows of so many simulators on two ranks that meet, or do not."""
-    arguments = [str(simulators), str(SECONDS), str(PAIRS)]
+    arguments = [str(simulators), str(seconds), str(pairs)]
     output = job.directory / f"ranks-{simulators}.out"
     found = _jobs.figures(job.launcher, RANKS, "hpcrl.bench._sampler_ranks", arguments, output, LIMIT_SECONDS)
     median = bench.medians(found["samples"])

@@ -30,10 +30,10 @@ from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.launch.topology import Plan, shard_bounds
 from hpcrl.networks import Replica, resolve_precision
 from hpcrl.roles.checkpointing import REPLAY_NAME, owner_name
+from hpcrl.roles.gradient_record import HEADER_WORDS
 from hpcrl.roles.heartbeat import Heartbeat
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.norms import LayerNorms
-from hpcrl.roles.parameter_server import HEADER_WORDS
 from hpcrl.roles.replicated import OwnReplica
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import StopFlag

@@ -21,9 +21,10 @@ from mpi4py import MPI
 from hpcrl import logs
 from hpcrl.config import Config, to_toml
 from hpcrl.config.sections import RunConfig, expand_path
-from hpcrl.errors import EXIT_FAULT, EXIT_FINISHED, EXIT_STOPPED, ConfigError, HpcrlError, StorageError
+from hpcrl.errors import EXIT_FAULT, ConfigError, HpcrlError, StorageError
 from hpcrl.launch.deadline import seconds_left
 from hpcrl.launch.launcher import check_world_size, end_lingering_launcher
+from hpcrl.launch.leaving import ABORT_DELAY_SECONDS, leave
 from hpcrl.launch.memory_limits import check_memory, held_bytes, memory_limits, shared_memory_limit
 from hpcrl.launch.mpi import settings_made
 from hpcrl.launch.nodes import places
@@ -35,16 +36,10 @@ from hpcrl.transport.waiting import Backoff, wait_for_all
 
 log = logging.getLogger(__name__)
 
-ABORT_DELAY_SECONDS = 0.5
-"""The launcher forwards what ranks print; what is still on its way when it hears of an abort, it drops."""
-LEAVE_SECONDS = 1.0
-"""How long the last of those ranks that answer may take to leave when others do not answer."""
 STAGGERED_RANKS = 5
 """So many ranks wait each a second longer than the one before: the lowest that sees a stall says so for all."""
 CREW_SLEEP_SECONDS = 1e-4
 """Longest sleep of a learner and of its simulator ranks, which wait for each other at every step."""
-CLOSING_KINDS = ("parameter_server", "state_writer", "monitor", "agreement", "tracer")
-"""Roles that go on until the last checkpoint is written."""
 
 
 def main(config: Config, command_line: Sequence[str], stop_request: StopRequest) -> int:
@@ -218,7 +213,6 @@ def _train(
     from hpcrl.launch.build import make_roles
     from hpcrl.launch.job import Job
     from hpcrl.roles import loop
-    from hpcrl.roles.stopping import FINISHED
     from hpcrl.transport.watchdog import Watchdog
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
@@ -245,40 +239,20 @@ def _train(
         idle.wait = job.timeline.timed("wait", idle.wait)
     loop.run(roles, over=job.stop, beat=heartbeat, backoff=idle, turn=job.turn)
     job.pass_on()
-    job.reporter.last_words(roles)
-    job.counters.add("left", 1)
-    closing = [role for role in roles if role.kind in CLOSING_KINDS]
-    monitor = next((role for role in roles if role.kind == "monitor"), None)
-    if monitor is not None:
+    code = leave(
+        comm,
+        roles,
+        counters=job.counters,
+        reporter=job.reporter,
+        heartbeat=heartbeat,
         # Simulators of synchronous learners do not come to where these say that they have left.
-        uncounted = rank_map.num("simulator") if job.synchronous else 0
-        monitor.close_when_left(lambda: job.counters.get("left") + uncounted)
-    loop.run(closing, over=lambda: job.counters.get("closed") == 1, beat=heartbeat, backoff=Backoff(comm, 0.01))
-    job.pass_on()
-    finished = job.counters.get("stop") == FINISHED  # the same on every rank, whichever reason each met first
-    code = EXIT_FINISHED if finished else EXIT_STOPPED
-    watchdog.beat("waiting for the last ranks to end")
-    if monitor is not None:
-        monitor.end()
-        _see_all_off(comm, monitor.attendance, code)
-    else:
-        wait_for_all(comm)
+        uncounted=rank_map.num("simulator") if job.synchronous else 0,
+        pass_on=job.pass_on,
+    )
     resources.close()
     watchdog.stop()
     ignore_signals()
     return code
-
-
-def _see_all_off(comm, attendance, code: int) -> None:
-    """The monitor's side of the last barrier. MPI cannot end without a rank that does not answer; an abort can."""
-    silent = attendance.silent
-    patience_seconds = LEAVE_SECONDS if silent else attendance.heartbeat_seconds
-    if wait_for_all(comm, patience_seconds=patience_seconds):
-        return
-    who = "; ".join(attendance.labels[rank] for rank in silent) or "some rank"
-    log.warning("everything is written; the job ends without %s, by an abort with exit code %d", who, code)
-    time.sleep(ABORT_DELAY_SECONDS)
-    comm.Abort(code)
 
 
 def _log_here(comm, config: Config, rank_map: Plan, checkpoint) -> None:

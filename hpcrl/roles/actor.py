@@ -1,17 +1,20 @@
 """The actor: plays its own simulators and writes what happens to replay (Gorila, section 4)."""
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcrl.algorithms.dqn import EpsilonGreedy
-from hpcrl.networks import Replica
 from hpcrl.replay.lanes import Lanes
 from hpcrl.replay.newcomers import Newcomers
 from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
 from hpcrl.roles.ratio import TrainingRatio
 from hpcrl.seeding import generator_state, restore_generator
+
+if TYPE_CHECKING:  # modules that need torch
+    from hpcrl.algorithms.dqn import EpsilonGreedy
+    from hpcrl.networks import Replica
 
 
 class Actor:
@@ -51,8 +54,8 @@ class Actor:
         self,
         index: int,
         *,
-        replica: Replica,
-        policy: EpsilonGreedy,
+        replica: "Replica",
+        policy: "EpsilonGreedy",
         env,
         lanes: Lanes,
         first_lane: int,

@@ -2,19 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.gorila import LossGuard
-from hpcrl.networks import Replica
 from hpcrl.replay.uniform import UniformReplay
 from hpcrl.roles.checkpointing import part
 from hpcrl.roles.metrics import Reporter
-from hpcrl.roles.norms import LayerNorms
 from hpcrl.roles.ratio import TrainingRatio
 from hpcrl.roles.updates import NO_DELAY, OUTLIER, Fate, Update
 from hpcrl.seeding import generator_state, restore_generator
+
+if TYPE_CHECKING:  # modules that need torch
+    from hpcrl.algorithms.dqn import Dqn
+    from hpcrl.networks import Replica
+    from hpcrl.roles.norms import LayerNorms
 
 
 class Learner:
@@ -48,17 +51,17 @@ class Learner:
         self,
         index: int,
         *,
-        online: Replica,
-        target: Replica,
+        online: "Replica",
+        target: "Replica",
         update: Update,
-        algorithm: Dqn,
+        algorithm: "Dqn",
         guard: LossGuard | None,
         replay: UniformReplay,
         ratio: TrainingRatio,
         batch_size: int,
         rng: np.random.Generator,
         reporter: Reporter,
-        norms: LayerNorms | None = None,
+        norms: "LayerNorms | None" = None,
         keeps_parameters: bool = False,
     ):
         self.index = index

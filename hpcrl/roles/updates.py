@@ -28,13 +28,15 @@ left alone until ``fates`` has returned a list.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from hpcrl.networks import Replica
-from hpcrl.roles.parameter_server import HEADER_WORDS, decode_verdict
+from hpcrl.roles.gradient_record import HEADER_WORDS, decode_verdict
 from hpcrl.transport.ring import Rings
+
+if TYPE_CHECKING:
+    from hpcrl.networks import Replica  # a module that needs torch
 
 APPLIED, PARTLY_APPLIED, DROPPED, OUTLIER = range(4)
 """What became of a gradient: all shards applied it, some, or none (too old), or it was not sent (its loss)."""
@@ -79,8 +81,8 @@ class ServerUpdate:
 
     def __init__(
         self,
-        online: Replica,
-        target: Replica | None,
+        online: "Replica",
+        target: "Replica | None",
         *,
         gradients: Rings,
         servers: Sequence[tuple[int, int, int]],
@@ -122,7 +124,7 @@ def _fate(verdicts: Sequence[tuple[bool, int]]) -> Fate:
     return fate, verdicts[0][1]
 
 
-def follow_target(online: Replica, target: Replica | None, target_period: int) -> None:
+def follow_target(online: "Replica", target: "Replica | None", target_period: int) -> None:
     """Pull the target if there is a newer one than the one held: one is made at every multiple of ``target_period``."""
     if target and (target.versions < online.versions // target_period * target_period).any():
         target.pull()

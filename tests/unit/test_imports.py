@@ -146,6 +146,9 @@ def test_what_is_light_loads_nothing_heavy():
     heavy = {"torch", "mpi4py", "gymnasium", "ale_py"}
     (modules,) = loaded_after("import hpcrl.config, hpcrl.launch.topology, hpcrl.launch.forecast\nlook()")
     assert not modules & (heavy | {"numpy", "h5py"})
+    roles = ", ".join(f"hpcrl.roles.{name}" for name in ("actor", "learner", "updates", "monitor", "checkpointing"))
+    (modules,) = loaded_after(f"import {roles}, hpcrl.launch.train, hpcrl.launch.tracing\nlook()")
+    assert "torch" not in modules  # ranks of hpcrl bench scale that serve nothing do without
     (modules,) = loaded_after("import hpcrl.storage.runlog, hpcrl.storage.checkpoint, hpcrl.replay\nlook()")
     assert not modules & heavy
     (modules,) = loaded_after("from hpcrl.envs import env_spec\nenv_spec(id='catch', stack=1)\nlook()")

@@ -5,8 +5,8 @@ import pytest
 from fakes import FakeReplica, Reports
 
 from hpcrl.algorithms.gorila import LossGuard
+from hpcrl.roles.gradient_record import HEADER_WORDS, encode_verdict
 from hpcrl.roles.learner import Learner
-from hpcrl.roles.parameter_server import HEADER_WORDS, encode_verdict
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
 from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, OUTLIER, PARTLY_APPLIED, ServerUpdate
 from hpcrl.storage.checkpoint import flatten

@@ -6,13 +6,8 @@ import torch
 from fakes import Reports
 
 from hpcrl.algorithms.optimizers import Optimizer, make_rule
-from hpcrl.roles.parameter_server import (
-    HEADER_WORDS,
-    MOST_DELAY_UPDATES,
-    ParameterServer,
-    decode_verdict,
-    encode_verdict,
-)
+from hpcrl.roles.gradient_record import HEADER_WORDS, MOST_DELAY_UPDATES, decode_verdict, encode_verdict
+from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.transport.protocol import ANSWER_BITS
 
 SIZE = 6
