@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# PPO on Pong by Stable-Baselines3 and by CleanRL over EnvPool, beside `hpcrl bench ppo`: the same work on the same cores.
+# PPO and DQN on Pong by Stable-Baselines3 and by CleanRL, beside `hpcrl bench`: the same work on the same cores.
 #
-#   bash jobs/bench_peers.sh
+#   bash jobs/bench_peers.sh            # both
+#   bash jobs/bench_peers.sh dqn        # one of them
 #
-# 8 simulators, rollouts of 128 steps, 4 epochs of 4 minibatches, Nature's network, float32; CleanRL's also in bfloat16.
-# Prints steps per second (agent steps; a step is 4 frames) and needs about 10 minutes beside the installation.
+# PPO: 8 simulators, rollouts of 128 steps, 4 epochs of 4 minibatches, Nature's network, float32; CleanRL's, over EnvPool,
+# also in bfloat16. DQN: minibatches of 32, one for every 4 steps, Nature's network, float32, a random action in 10.
+# Prints steps per second (agent steps; a step is 4 frames) and needs about 20 minutes beside the installation.
 #
-# STEPS        steps of each run (default: 20480)
+# STEPS        steps of each run of PPO (default: 20480); of DQN a quarter
 # HPCRL_VENV   hpcrl's environment (default: .venv in the repository); the peers have one of their own beside it
 set -euo pipefail
 # shellcheck source=jobs/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 PEERS=${VENV}-peers
+ALGORITHMS=${1:-ppo dqn}
 STEPS=${STEPS:-20480}
 TORCH=$(grep -o '^torch==[^ ;]*' "$ROOT/constraints.txt")
 
@@ -32,7 +35,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-echo "stable-baselines3, float32:"
+compare_ppo() {
+echo "PPO, stable-baselines3, float32:"
 "$PEERS/bin/python" - "$STEPS" <<'PYTHON'
 import sys
 import time
@@ -58,7 +62,7 @@ if __name__ == "__main__":
 PYTHON
 
 for precision in float32 bfloat16; do
-    echo "CleanRL over EnvPool, $precision:"
+    echo "PPO, CleanRL over EnvPool, $precision:"
     "$PEERS/bin/python" - "$precision" "$PEERS/cleanrl/cleanrl/ppo_atari_envpool.py" --total-timesteps "$STEPS" \
         --cuda False <<'PYTHON' | grep '^SPS' | tail -n 1
 import runpy
@@ -77,5 +81,71 @@ runpy.run_path(script, run_name="__main__")
 PYTHON
 done
 
-echo "hpcrl:"
+echo "PPO, hpcrl:"
 "$VENV/bin/hpcrl" bench ppo
+}
+
+compare_dqn() {
+echo "DQN, stable-baselines3:"
+"$PEERS/bin/python" - "$((STEPS / 4))" <<'PYTHON'
+import sys
+import time
+
+import ale_py
+import gymnasium
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import VecFrameStack
+
+gymnasium.register_envs(ale_py)
+steps = int(sys.argv[1])
+env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=4, seed=1), n_stack=4)
+work = {"learning_starts": 1000, "batch_size": 32, "train_freq": 1, "gradient_steps": 1, "target_update_interval": 10_000}
+memory = {"buffer_size": 20_000, "optimize_memory_usage": True}
+memory["replay_buffer_kwargs"] = {"handle_timeout_termination": False}
+exploration = {"exploration_initial_eps": 0.1, "exploration_final_eps": 0.1}
+agent = DQN("CnnPolicy", env, device="cpu", **work, **memory, **exploration)
+agent.learn(1400)
+begin = time.perf_counter()
+agent.learn(steps, reset_num_timesteps=False)
+print(f"  4 simulators: {steps / (time.perf_counter() - begin):.0f} steps/s", flush=True)
+PYTHON
+
+echo "DQN, CleanRL:"
+"$PEERS/bin/python" - "$PEERS/cleanrl/cleanrl/dqn_atari.py" --total-timesteps "$((STEPS / 4 + 1000))" \
+    --learning-starts 1000 --buffer-size 20000 --start-e 0.1 --end-e 0.1 --env-id PongNoFrameskip-v4 --cuda False \
+    <<'PYTHON'
+import builtins
+import runpy
+import sys
+import time
+
+import ale_py
+import gymnasium
+from gymnasium import wrappers
+
+gymnasium.register_envs(ale_py)
+# As gymnasium called them when the script was written.
+wrappers.GrayScaleObservation, wrappers.FrameStack = wrappers.GrayscaleObservation, wrappers.FrameStackObservation
+reports = []  # one every 100 steps, once it learns
+
+
+def print_reports(*words, **options):
+    """The script's own figure counts the steps before it learns."""
+    if words[0] == "SPS:":
+        reports.append(time.perf_counter())
+
+
+builtins.print, say = print_reports, print
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+say(f"  1 simulator: {100 * (len(reports) - 1) / (reports[-1] - reports[0]):.0f} steps/s")
+PYTHON
+
+echo "DQN, hpcrl:"
+"$VENV/bin/hpcrl" bench dqn
+}
+
+for algorithm in $ALGORITHMS; do
+    "compare_$algorithm"
+done

@@ -259,16 +259,18 @@ _ANSWERS_LIMIT = 2 ** (ANSWERS * ANSWER_BITS)
 
 @dataclass(frozen=True)
 class RingLayout:
-    """Where the words and slots of a ring lie; ``start`` is its first byte in the consumer's window."""
+    """Where the words and slots of a ring lie; ``start`` is its first byte in the consumer's window, and ``head_word``
+    where its head is, if not there: beside those of other rings, whose consumer then reads all heads at once."""
 
     start: int
     capacity: int
     record_bytes: int
+    head_word: int | None = None
 
     @property
     def head(self) -> int:
         """Word with the number of records ever published; written by the producer alone."""
-        return self.start
+        return self.start if self.head_word is None else self.head_word
 
     @property
     def tail(self) -> int:
