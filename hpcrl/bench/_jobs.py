@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,8 +100,16 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(command: Sequence[str], output: Path, limit_seconds: float, codes: Sequence[int] = (0,)) -> None:
-    """Run a command to its end, its output to a file.
+def run(
+    command: Sequence[str],
+    output: Path,
+    limit_seconds: float,
+    codes: Sequence[int] = (0,),
+    *,
+    look: Callable[[subprocess.Popen], None] = lambda process: None,
+    period_seconds: float | None = None,
+) -> None:
+    """Run a command to its end, its output to a file; meanwhile look at it every ``period_seconds``.
 
     Raises
     ------
@@ -108,7 +117,7 @@ def run(command: Sequence[str], output: Path, limit_seconds: float, codes: Seque
         It ended with none of ``codes``, or not in time.
     """
     with output.open("w") as file:
-        code = _wait(command, file, limit_seconds)
+        code = _wait(command, file, limit_seconds, look, period_seconds or limit_seconds)
     if code not in codes:
         what = "did not end in time" if code is None else f"ended with code {code}"
         lines = output.read_text(errors="replace").splitlines()[-20:]
@@ -137,14 +146,17 @@ def figures(
     return json.loads(lines[0].removeprefix(MARK))
 
 
-def _wait(command: Sequence[str], output, limit_seconds: float) -> int | None:
+def _wait(command: Sequence[str], output, limit_seconds: float, look: Callable, period_seconds: float) -> int | None:
     """Run a command in a session of its own; its exit code, or None where it had to be killed. None of it is left."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), start_new_session=True
     )
+    deadline = time.monotonic() + limit_seconds
     try:
-        return process.wait(limit_seconds)
-    except subprocess.TimeoutExpired:
+        while (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(min(left, period_seconds))
+            look(process)
         return None
     finally:
         if process.poll() is None:
