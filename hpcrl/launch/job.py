@@ -300,7 +300,8 @@ class Job:
         """The network that the actor and the learner of this rank share."""
         if self.synchronous or (self.store and self.learns):
             return OwnReplica(self.network(), self.rank_plan.device)
-        return Replica(self.network(), self.params, len(self.servers), self.rank_plan.device)
+        servers, device = len(self.servers), self.rank_plan.device
+        return Replica(self.network(), self.params, servers, device, low_dtype=self.dtype)
 
     @cached_property
     def memory(self) -> ReplayMemory:

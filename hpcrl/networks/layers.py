@@ -42,21 +42,39 @@ class WideLinear(nn.Linear):
     gradient, convert it to float32, and add it to zeros, in three passes over them. Here it is converted into its
     place. That overwrites what was there, so the layer may be used once per backward pass.
     :class:`FlatParameters` switches it on (``direct``); without, this is :class:`torch.nn.Linear`.
+
+    For few rows, to convert the weights to bfloat16 takes as long as to multiply by them. Where :meth:`keep_low` was
+    called they are converted once, and again whenever :meth:`refresh` says that they have changed.
     """
 
     direct = False
+    low: torch.Tensor | None = None
+    """the weights in the dtype that is computed in"""
+
+    def keep_low(self, dtype: torch.dtype) -> None:
+        """Keep the weights in ``dtype``, too."""
+        self.low = self.weight.detach().to(dtype)
+
+    def refresh(self) -> None:
+        """The weights have changed."""
+        if self.low is not None:
+            self.low.copy_(self.weight.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """float ``[B, in]`` to ``[B, out]``."""
+        dtype = _compute_dtype(x)
+        low = self.low if self.low is not None and self.low.dtype == dtype else None
         if self.direct and torch.is_grad_enabled():
-            return _WideLinearFunction.apply(x.to(_compute_dtype(x)), self.weight, self.bias)
+            return _WideLinearFunction.apply(x.to(dtype), self.weight, self.bias, low)
+        if low is not None:
+            return nn.functional.linear(x.to(dtype), low, self.bias.to(dtype))
         return super().forward(x)
 
 
 class _WideLinearFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias):
-        low = weight.to(x.dtype)
+    def forward(ctx, x, weight, bias, low):
+        low = weight.to(x.dtype) if low is None else low
         ctx.save_for_backward(x, low)
         ctx.weight = weight
         return nn.functional.linear(x, low, bias.to(x.dtype))
@@ -65,7 +83,7 @@ class _WideLinearFunction(torch.autograd.Function):
     def backward(ctx, gradient):
         x, low = ctx.saved_tensors
         ctx.weight.grad.copy_(gradient.t() @ x)
-        return gradient @ low, None, gradient.sum(0, dtype=torch.float32)
+        return gradient @ low, None, gradient.sum(0, dtype=torch.float32), None
 
 
 class Residual(nn.Module):

@@ -83,6 +83,9 @@ class Replica:
     frozen_dtype : torch.dtype
         For replicas that are never differentiated: ``network`` holds the parameters in this dtype, converted once
         after each pull instead of in each forward pass.
+    low_dtype : torch.dtype, optional
+        For others: the arithmetic of their passes, to which the weights of wide layers are converted once after each
+        pull.
 
     Attributes
     ----------
@@ -99,9 +102,13 @@ class Replica:
         num_shards: int,
         device: str = "cpu",
         frozen_dtype: torch.dtype = torch.float32,
+        low_dtype: torch.dtype | None = None,
     ):
         module = module.to(device)
         self.flat = FlatParameters(module)
+        self._wide = [layer for layer in module.modules() if isinstance(layer, WideLinear)]
+        for layer in self._wide if low_dtype not in (None, torch.float32) else ():
+            layer.keep_low(low_dtype)
         self.network = module if frozen_dtype == torch.float32 else copy.deepcopy(module).to(frozen_dtype)
         self.vector, self.device = vector, device
         # MPI moves host memory: on a GPU both vectors have one pinned mirror.
@@ -123,6 +130,8 @@ class Replica:
         """Carry what has arrived in host memory to the network."""
         if self.device != "cpu":
             self.flat.values.copy_(self._values)
+        for layer in self._wide:
+            layer.refresh()
         if self.network is not self.flat.module:
             with torch.no_grad():
                 for frozen, master in zip(self.network.parameters(), self.flat.module.parameters(), strict=True):

@@ -156,3 +156,26 @@ def test_the_frozen_network_is_used_under_autocast():
     frames = torch.randint(0, 256, (2, 4, 36, 36), dtype=torch.uint8)
     with torch.no_grad(), autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(replica.network(frames), master(frames), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_weights_that_are_kept_in_low_precision_change_nothing_but_the_time(dueling):
+    """Bit for bit, in forward passes and gradients, after every pull."""
+    frames, found = torch.randint(256, (3, 4, 84, 84), dtype=torch.uint8), []
+    for low_dtype in (None, torch.bfloat16):
+        torch.manual_seed(0)
+        module = convolutional("nature", (4, 84, 84), 3, dueling)
+        vector = Vector(sum(p.numel() for p in module.parameters()))
+        replica, results = Replica(module, vector, 2, low_dtype=low_dtype), []
+        for version in (1, 2):
+            vector.publish(np.random.default_rng(version).normal(0, 0.03, len(replica.flat)), version, version)
+            assert replica.pull()
+            replica.flat.zero_gradients()
+            with autocast("cpu", torch.bfloat16):
+                with torch.inference_mode():
+                    results.append(replica.network(frames).float())
+                replica.network(frames).float().square().sum().backward()
+            results.append(replica.flat.gradients.clone())
+        found.append(results)
+    assert all(torch.equal(without, kept) for without, kept in zip(*found, strict=True))
+    assert not torch.equal(found[0][0], found[0][2])
