@@ -90,6 +90,6 @@ def test_local_updates_lift_the_limit_of_the_servers():
 def test_the_right_number_of_servers_grows_with_the_ranks_and_is_no_more_than_needed():
     few, most = best_servers(COSTS, LARGE, 8, **JOB), best_servers(COSTS, LARGE, 512, **JOB)
     assert few[0] < most[0] < 256
-    assert most[1].updates_per_second >= 0.98 * max(
+    assert most[1].updates_per_second >= 0.96 * max(
         predict(COSTS, LARGE, servers=s, bundles=512 - s, **JOB).updates_per_second for s in range(1, 256)
     )
