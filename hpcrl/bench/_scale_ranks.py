@@ -99,7 +99,8 @@ class SleepingAlgorithm:
 class OneBatch:
     """A replay memory that always gives the same minibatch."""
 
-    fill, overwritten, hidden = 1.0, 0, float("nan")
+    fill, overwritten = 1.0, 0
+    hidden = age = mean_priority = float("nan")
 
     def __init__(self):
         zeros = np.zeros(BATCH_SIZE, np.float32)
