@@ -20,6 +20,7 @@ from mpi4py import MPI
 from hpcrl.bench._jobs import MARK
 from hpcrl.launch.leaving import leave
 from hpcrl.launch.nodes import places
+from hpcrl.launch.signals import stop_on_signals
 from hpcrl.launch.topology import Plan, plan, shard_bounds
 from hpcrl.launch.tracing import trace
 from hpcrl.replay.lanes import local_lanes
@@ -176,7 +177,7 @@ class Job:
         self.bounds = shard_bounds(spec.parameters, spec.servers)
         self.owners = {r.rank: [owner_name(role) for role in r.roles] for r in self.plan.ranks}
         self._make_windows()
-        self.stop = StopFlag(self.counters, SimpleNamespace(made=False))
+        self.stop = StopFlag(self.counters, stop_on_signals())
         send = partial(self._report, self.reports, self.monitor_rank)
         self.reporter = Reporter(send, spec.report_period_seconds)
         self.timeline = Timeline()
@@ -356,34 +357,35 @@ def make_monitor(job: Job, index: int) -> Monitor:
 
 def main(spec: SimpleNamespace) -> None:
     """Train for a while, and print on rank 0 what all ranks found."""
-    comm = MPI.COMM_WORLD
-    with ExitStack() as resources:
-        job = Job(comm, spec, resources)
-        job.run_dir = Path(spec.run_dir)
-        roles = make_roles(job)
-        is_server = any(role.kind == "parameter_server" for role in roles)
-        several_nodes = len({rank.node for rank in job.plan.ranks}) > 1
-        idle = Backoff(comm, spec.idle_sleep_seconds if is_server else 1e-3, wakeful=is_server and several_nodes)
-        idle.wait = job.timeline.timed("wait", idle.wait)
-        trace(job.timeline, roles)
-        wait_for_all(comm)
-        heartbeat = Heartbeat(
-            comm.rank,
-            beats=job.beats,
-            beat=lambda doing="": None,
-            labels=job.labels,
-            heartbeat_seconds=spec.heartbeat_seconds,
-            stall_seconds=spec.stall_seconds,
-            end=job.end,
-        )
-        meter = Meter(job.timeline)
-        loop.run([*roles, meter], over=job.stop, beat=heartbeat, backoff=idle)
-        meter.look()
-        leave(comm, roles, counters=job.counters, reporter=job.reporter, heartbeat=heartbeat)
-        found = {"server": is_server, **meter.found(comm, "apply" if is_server else "push"), **resident()}
-        if not is_server:
-            found["pull_seconds"] = meter.within(job.online.pulls)
-        everything = comm.gather(found)
+    # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
+    comm, resources = MPI.COMM_WORLD, ExitStack()
+    job = Job(comm, spec, resources)
+    job.run_dir = Path(spec.run_dir)
+    roles = make_roles(job)
+    is_server = any(role.kind == "parameter_server" for role in roles)
+    several_nodes = len({rank.node for rank in job.plan.ranks}) > 1
+    idle = Backoff(comm, spec.idle_sleep_seconds if is_server else 1e-3, wakeful=is_server and several_nodes)
+    idle.wait = job.timeline.timed("wait", idle.wait)
+    trace(job.timeline, roles)
+    wait_for_all(comm)
+    heartbeat = Heartbeat(
+        comm.rank,
+        beats=job.beats,
+        beat=lambda doing="": None,
+        labels=job.labels,
+        heartbeat_seconds=spec.heartbeat_seconds,
+        stall_seconds=spec.stall_seconds,
+        end=job.end,
+    )
+    meter = Meter(job.timeline)
+    loop.run([*roles, meter], over=job.stop, beat=heartbeat, backoff=idle)
+    meter.look()
+    leave(comm, roles, counters=job.counters, reporter=job.reporter, heartbeat=heartbeat)
+    found = {"server": is_server, **meter.found(comm, "apply" if is_server else "push"), **resident()}
+    if not is_server:
+        found["pull_seconds"] = meter.within(job.online.pulls)
+    everything = comm.gather(found)
+    resources.close()
     if comm.rank == 0:
         print(MARK + json.dumps({"ranks": everything}), flush=True)
 
