@@ -196,18 +196,19 @@ def choose(
     chosen = cluster.partitions[name]
     ranks, most, ranks_reason = _ranks(config, chosen, nodes)
     reasons = [reason, ranks_reason]
-    per_node = most
+    per_node, crew = most, 1 + config.topology.simulator_ranks
     while True:
         rank_map = _plan(config, chosen, ranks or per_node * nodes, nodes)
         needed_gb = MEMORY_MARGIN * memory_of(rank_map) / 1e9
         if needed_gb <= chosen.memory_gb:
             break
-        if ranks or per_node == 1:
+        if ranks or per_node <= crew:
             raise ConfigError(
                 f"partition {name}: expected nodes of {needed_gb:,.0f} GB, for {_count(per_node, 'rank')} on each, got "
                 f"{chosen.memory_gb:g} GB: take more --nodes, or lower replay.capacity_steps"
             )
-        per_node = max(1, min(per_node - 1, math.floor(per_node * chosen.memory_gb / needed_gb)))
+        fitting = math.floor(per_node * chosen.memory_gb / needed_gb)
+        per_node = max(crew, min(per_node - crew, fitting // crew * crew))
     if per_node < most:
         reasons.append(f"{per_node} ranks on a node instead of {most}: no more fit into its {chosen.memory_gb:g} GB")
     memory_gb = min(math.ceil(needed_gb), math.floor(chosen.memory_gb))
@@ -255,8 +256,13 @@ def _ranks(config: Config, chosen: Partition, nodes: int) -> tuple[int, int, str
                 f"--nodes {nodes}"
             )
         return fixed, -(-fixed // nodes), f"{_count(fixed, 'rank')}, as the configuration names every count"
+    crew, what = 1 + config.topology.simulator_ranks, "a rank"
+    if crew > 1:
+        what = f"a learner and its {_count(crew - 1, 'simulator rank')}"
     if chosen.gpus and config.topology.layout == "sampler_learner":
-        return 0, chosen.gpus, f"a rank for each of the {_count(chosen.gpus, 'GPU')} of a node"
+        return 0, crew * chosen.gpus, f"{what} for each of the {_count(chosen.gpus, 'GPU')} of a node"
+    if crew > 1:
+        return 0, crew * (chosen.cores // crew), f"{what}, as often as the {chosen.cores} cores of a node allow"
     return 0, chosen.cores, f"a rank for each of the {chosen.cores} cores of a node"
 
 
@@ -265,7 +271,7 @@ def _fixed_ranks(config: Config) -> int:
     topology = config.topology
     if topology.layout == "serial":
         return 1
-    filling = topology.actors if topology.layout == "split" else topology.bundles
+    filling = topology.actors if topology.layout == "split" else topology.bundles * (1 + topology.simulator_ranks)
     if not filling or config.learning.update == "allreduce":
         return filling
     learners = topology.learners if topology.layout == "split" else 0

@@ -37,6 +37,15 @@ def test_synchronous_learners_get_a_gpu_each_and_their_share_of_the_cores():
     assert (found.partition, found.ranks, found.cores_per_rank, found.gpus_per_node) == ("gpu", 8, 8, 4)
 
 
+def test_learners_have_their_simulator_ranks_beside_them():
+    found = chosen("am_ppo.toml", "topology.simulator_ranks=2")
+    assert (found.ranks, found.ranks_per_node, found.gpus_per_node) == (24, 12, 4)
+    found = chosen("am_ppo.toml", "topology.simulator_ranks=2", "topology.bundles=2", nodes=1)
+    assert (found.ranks, found.ranks_per_node) == (6, 6)
+    found = chosen("am_ppo.toml", "topology.simulator_ranks=2", partition="cpu")
+    assert found.ranks_per_node == 63
+
+
 def test_a_configuration_that_names_every_count_gets_so_many_ranks():
     found = chosen("apex.toml", nodes=6)
     assert (found.ranks, found.ranks_per_node) == (366, 61)
