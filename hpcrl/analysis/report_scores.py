@@ -18,6 +18,13 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 NOOP_TABLES = [name for name in tables() if score_table(name).protocol == "noop"]
 COMPARABLE = ("own", "noop")
 """Protocols of evaluations that may stand beside a table of no-op starts."""
+EVALUATED_BY = {
+    "own": "",
+    "noop": " (no-op starts)",
+    "human": " (surrogate human starts)",
+    "sticky": " (sticky actions)",
+    "saber": " (SABER)",
+}
 
 
 def scores_section(runs: Sequence[Run]) -> Section:
@@ -40,12 +47,15 @@ def scores_section(runs: Sequence[Run]) -> Section:
 def score_of(run: Run) -> tuple[float, str]:
     """The score of a run and what it is the mean of; NaN before the first episode."""
     evaluated, trained = run.tables["evaluations"]["mean_return"], run.tables["episodes"]["episode_return"]
-    protocol = run.config.get("run.evaluation_protocol", "own")
-    if len(evaluated) and protocol in COMPARABLE:
-        by = "" if protocol == "own" else f" by {protocol}"
-        return float(evaluated[-1]), f"evaluation{by}, {run.tables['evaluations']['episodes'][-1]} episodes"
+    if len(evaluated) and _evaluation_protocol(run) in COMPARABLE:
+        how = f"evaluation{EVALUATED_BY[_evaluation_protocol(run)]}"
+        return float(evaluated[-1]), f"{how}, {run.tables['evaluations']['episodes'][-1]} episodes"
     last = trained[-100:]
     return (float(last.mean()), f"last {len(last)} training episodes") if len(last) else (float("nan"), "nothing yet")
+
+
+def _evaluation_protocol(run: Run) -> str:
+    return run.config.get("run.evaluation_protocol", "own")  # runs of older versions have no such key
 
 
 def _evaluations(runs: Sequence[Run]) -> Figure:
@@ -53,7 +63,8 @@ def _evaluations(runs: Sequence[Run]) -> Figure:
     for run in runs:
         rows = run.tables["evaluations"]
         mean, spread = rows["mean_return"], rows["std_return"] / np.sqrt(np.maximum(rows["episodes"], 1))
-        series.append(Series(run.name, rows["global_update"] / 1e3, mean, mean - spread, mean + spread))
+        name = run.name + EVALUATED_BY[_evaluation_protocol(run)]
+        series.append(Series(name, rows["global_update"] / 1e3, mean, mean - spread, mean + spread))
     caption = "Evaluations, with the standard error over episodes"
     return lines("evaluations", caption, series, "global updates [thousands]", "evaluated return")
 

@@ -138,6 +138,21 @@ def test_seeds_of_two_games_are_aggregated(tmp_path):
     assert found["mean"][head.index("value")] == pytest.approx(expected)
 
 
+def test_evaluations_from_surrogate_starts_are_labelled_and_stand_beside_no_table(tmp_path):
+    run = log_run(tmp_path / "pong", rows=40)
+    file = tmp_path / "pong" / "config.toml"
+    text = file.read_text()
+    for key, value in (("protocol", "human"), ("starts", "starts.h5")):
+        text = re.sub(f"evaluation_{key} = .*", f'evaluation_{key} = "{value}"', text)
+    file.write_text(text)
+    rows = Tables(report([load(run.path)])).rows
+    assert rows["evaluations-numbers"][0][1] == "pong (surrogate human starts)"
+    head, cells = rows["scores-gorila_noop"]
+    returns = Stored(run.path)["episodes.episode_return"]
+    assert cells[head.index("mean of")] == f"last {len(returns)} training episodes"
+    assert cells[head.index("score")] == pytest.approx(returns.mean())
+
+
 def test_the_page_needs_nothing_but_itself(page):
     assert "<script" not in page
     assert not re.search(r"""(src|href)=["'](?!#|data:)""", page)
