@@ -7,7 +7,7 @@ that the page is that of the files, and that every test and page which a claim n
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -160,7 +160,16 @@ def judged(claim: dict[str, Any]) -> Found:
         verdict, figure = keys_are(claim["config"], claim["keys"])
     else:
         verdict, figure = claim["here"], ""
-    return verdict, "; ".join(filter(None, (figure, claim.get("figure"))))
+    return verdict, "; ".join(filter(None, (figure, claim.get("figure"), *_measured(claim.get("rows", ())))))
+
+
+def _measured(names: Iterable[str]) -> Iterator[str]:
+    """Rows of benchmarks, where their files are there: ``hpcrl bench NAME --json docs/measured/bench/NAME.json``."""
+    rows = {row["name"]: row for file in (MEASURED / "bench").glob("*.json") for row in json.loads(file.read_text())}
+    for name in names:
+        if name in rows:
+            value = float(f"{rows[name]['value']:.4g}")
+            yield f"`{name}` here: {value:,g} {rows[name]['unit']}"
 
 
 def text() -> str:

@@ -28,7 +28,7 @@ def test_every_claim_has_a_verdict_and_what_it_names_exists(docs):
     assert len(all_claims) >= 80
     assert len({claim["says"] for claim in all_claims}) == len(all_claims)
     for claim in all_claims:
-        assert claim.keys() <= {"says", "section", "here", "found", "config", "keys", "by", "figure"}, claim
+        assert claim.keys() <= {"says", "section", "here", "found", "config", "keys", "by", "figure", "rows"}, claim
         verdict, _ = claims.judged(claim)
         assert verdict in claims.MEANING, claim
         named = claim.get("by", [])
@@ -45,6 +45,16 @@ def test_a_claim_whose_files_say_otherwise_is_not_reproduced(docs, monkeypatch):
     fewer = {label: {"returns": [[value] * 4]} for value, label in enumerate(reversed(claims.BUNDLES))}
     monkeypatch.setattr(claims, "_study", lambda name, title: fewer)
     assert (claims.bundles_better()[0], claims.bundles_worse()[0]) == (claims.NOT, claims.SMALL)
+
+
+def test_rows_of_benchmarks_stand_in_the_page_where_they_are_kept(docs, monkeypatch, tmp_path):
+    import claims
+
+    monkeypatch.setattr(claims, "MEASURED", tmp_path)
+    assert claims.judged({"here": "not tested yet", "rows": ["a.b"]}) == ("not tested yet", "")
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "some.json").write_text('[{"name": "a.b", "value": 12345.6, "unit": "steps/s"}]')
+    assert claims.judged({"here": "not tested yet", "rows": ["a.b"]})[1] == "`a.b` here: 12,350 steps/s"
 
 
 def test_the_table_of_random_play_is_that_of_its_files(docs):
