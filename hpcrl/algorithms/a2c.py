@@ -114,10 +114,15 @@ class A2c:
             means = sum(statistics)
         else:
             means = self._backward(*tensors)
-        norm = flat.gradients.norm()
+        return self._clip(means, diversity.item())
+
+    def _clip(self, means: torch.Tensor, diversity: float) -> Losses:
+        """Scale the gradient down to the greatest norm; what it was made of."""
+        gradients = self.online.flat.gradients
+        norm = gradients.norm()
         if self.max_gradient_norm:
-            clip_norm(flat.gradients, self.max_gradient_norm)
-        return Losses(*means.tolist(), norm.item(), diversity.item())
+            clip_norm(gradients, self.max_gradient_norm)
+        return Losses(*means.tolist(), norm.item(), diversity)
 
     def _backward(self, observation, action, log_mu, advantage, target) -> torch.Tensor:
         """Gradient of the mean loss of these steps; float32 ``[7]``, the first members of `Losses`."""

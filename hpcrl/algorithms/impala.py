@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from hpcrl.algorithms.a2c import A2c, Losses
-from hpcrl.algorithms.gradients import clip_norm
 from hpcrl.algorithms.returns import vtrace
 from hpcrl.networks import autocast
 
@@ -58,7 +57,7 @@ class Impala(A2c):
 
     def gradient(self, trajectories: Trajectories) -> Losses:
         """Gradient of the summed loss, into ``online.flat.gradients``; the losses told are means."""
-        device, flat, shape = self.online.device, self.online.flat, trajectories.reward.shape
+        device, shape = self.online.device, trajectories.reward.shape
         observation, action, log_mu, valid = (
             torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(device, non_blocking=True)
             for array in (
@@ -68,7 +67,7 @@ class Impala(A2c):
                 trajectories.valid,
             )
         )
-        flat.zero_gradients()
+        self.online.flat.zero_gradients()
         with autocast(device, self.dtype):
             outputs, value = self.online.network(observation)
         outputs = outputs[: len(action)]  # without those of the states that the last steps led to
@@ -86,10 +85,7 @@ class Impala(A2c):
             advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         rows = outputs[valid], value[: len(action)][valid], log_ratio[valid]
         means = self._descend(*rows, advantage, target, weight=len(target))
-        norm = flat.gradients.norm()
-        if self.max_gradient_norm:
-            clip_norm(flat.gradients, self.max_gradient_norm)
-        return Losses(*means.tolist(), norm.item(), diversity=float("nan"))
+        return self._clip(means, diversity=float("nan"))
 
 
 class Ga3c(Impala):

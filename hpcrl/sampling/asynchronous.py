@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcrl.algorithms.policy_gradient import Decision
 from hpcrl.sampling.rollout import Rollout
-from hpcrl.sampling.sampler import Group, Stepped
+from hpcrl.sampling.sampler import Group, Stepped, make_groups
 
 
 class AsynchronousSampler:
@@ -39,12 +39,8 @@ class AsynchronousSampler:
         taken: int,
         restarts_at_once: bool,
     ):
-        firsts = np.cumsum([0, *(env.num_envs for env in envs)])
-        self.groups = [
-            Group(env, int(first), restarts_at_once=restarts_at_once)
-            for env, first in zip(envs, firsts[:-1], strict=True)
-        ]
-        self.policy, self.num_envs, self.version = policy, int(firsts[-1]), -1
+        self.groups = make_groups(envs, restarts_at_once=restarts_at_once)
+        self.policy, self.num_envs, self.version = policy, self.groups[-1].of.stop, -1
         self._free = deque(make_rollout(envs[0].num_envs) for _ in range(len(envs) + taken))
         self._full: deque[Rollout] = deque()
         self._taken: list[Rollout] = []

@@ -76,6 +76,12 @@ class Group:
         return Stepped(self.of, step)
 
 
+def make_groups(envs: Sequence, *, restarts_at_once: bool) -> list[Group]:
+    """A group for each of ``envs``, whose simulators are numbered one after the other."""
+    firsts = np.cumsum([0, *(env.num_envs for env in envs)])[:-1]
+    return [Group(env, int(first), restarts_at_once=restarts_at_once) for env, first in zip(envs, firsts, strict=True)]
+
+
 class Sampler:
     """Fills a rollout: every simulator takes ``T`` steps under one policy.
 
@@ -102,12 +108,8 @@ class Sampler:
     """
 
     def __init__(self, envs: Sequence, policy, rollout: Rollout, *, restarts_at_once: bool):
-        firsts = np.cumsum([0, *(env.num_envs for env in envs)])
-        self.groups = [
-            Group(env, int(first), restarts_at_once=restarts_at_once)
-            for env, first in zip(envs, firsts[:-1], strict=True)
-        ]
-        self.policy, self.rollout, self.num_envs, self.version = policy, rollout, int(firsts[-1]), -1
+        self.groups = make_groups(envs, restarts_at_once=restarts_at_once)
+        self.policy, self.rollout, self.num_envs, self.version = policy, rollout, rollout.num_envs, -1
         for group in self.groups:
             group.write_to(rollout, group.of)
         self._turn = 0
