@@ -55,7 +55,7 @@ def test_a_job_ends_and_goes_on(case, tmp_path):
     assert 0 < np.median(policies["entropy"][learned]) <= np.log(3) + 1e-6
     assert (policies["lag"][learned] >= 0).all()
     episodes = read_runlog(tmp_path / "run", "episodes")
-    assert set(episodes["actor"]) == actors_of(case)
+    assert set(episodes["actor"]) <= actors_of(case)  # where nobody waits, one may do it all
     assert set(episodes["length_steps"]) == {9}
     assert set(episodes["episode_return"]) == {-1.0, 1.0}
     simulators = 8 if CREW[1] in sets else 4
