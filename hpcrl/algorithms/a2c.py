@@ -7,7 +7,7 @@ import torch
 
 from hpcrl.algorithms.gradients import clip_norm
 from hpcrl.algorithms.policy_gradient import Distribution
-from hpcrl.networks import Replica, autocast
+from hpcrl.networks import Replica, Upload, autocast
 
 
 class Experience(NamedTuple):
@@ -92,13 +92,12 @@ class A2c:
         self.online, self.distribution = online, distribution
         self.value_weight, self.entropy_weight, self.normalizes = value_weight, entropy_weight, normalizes
         self.max_gradient_norm, self.dtype, self.compares_halves = max_gradient_norm, dtype, compares_halves
+        self._upload = Upload(online.device)
 
     def gradient(self, experience: Experience) -> Losses:
         """Gradient of the mean loss, into ``online.flat.gradients``."""
-        device, flat = self.online.device, self.online.flat
-        observation, action, log_mu, advantage, target = (
-            torch.from_numpy(array).to(device, non_blocking=True) for array in experience
-        )
+        flat = self.online.flat
+        observation, action, log_mu, advantage, target = self._upload(experience)
         if self.normalizes:
             advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         tensors, diversity = (observation, action, log_mu, advantage, target), torch.tensor(torch.nan)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from hpcrl.algorithms.gradients import clip_norm
 from hpcrl.algorithms.rules import Rule
-from hpcrl.networks import Replica, autocast
+from hpcrl.networks import Recorded, Replica, Upload, autocast
 from hpcrl.types import Batch
 
 
@@ -25,6 +26,8 @@ class Dqn:
         The whole gradient is scaled down to this norm; 0 leaves it alone.
     dtype : torch.dtype
         Arithmetic of the network; losses are float32.
+    recorded : bool
+        On a GPU, record the step as a CUDA graph: all minibatches have one shape.
     """
 
     def __init__(
@@ -36,9 +39,12 @@ class Dqn:
         double: bool,
         max_gradient_norm: float,
         dtype: torch.dtype,
+        recorded: bool = False,
     ):
         self.online, self.target, self.rule, self.double = online, target, rule, double
         self.max_gradient_norm, self.dtype = max_gradient_norm, dtype
+        self._upload = Upload(online.device)
+        self._step = Recorded(self._backward) if recorded and online.device != "cpu" else self._backward
 
     def gradient(self, batch: Batch) -> tuple[float, float, np.ndarray]:
         """Gradient of the mean (weighted) loss over a batch, into ``online.flat.gradients``.
@@ -50,25 +56,36 @@ class Dqn:
         errors : float32 [B]
             What priorities are made of: TD errors, or what the rule has in their place.
         """
-        device = self.online.device
-        s_tm1, a_tm1, r_t, discount_t, s_t = (torch.from_numpy(x).to(device, non_blocking=True) for x in batch[:5])
+        arrays = batch[:5] if batch.weight is None else (*batch[:5], batch.weight)
+        loss, mean_q, errors = self._step(*self._upload(arrays))
+        return loss.item(), mean_q.item(), errors.cpu().numpy()
+
+    def _backward(
+        self,
+        s_tm1: torch.Tensor,
+        a_tm1: torch.Tensor,
+        r_t: torch.Tensor,
+        discount_t: torch.Tensor,
+        s_t: torch.Tensor,
+        weight: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What :meth:`gradient` returns, on the device, which is not waited for."""
         self.online.flat.zero_gradients()
-        with autocast(device, self.dtype):
+        with autocast(self.online.device, self.dtype):
             with torch.no_grad():
                 outputs_t = self.target.network(s_t).float()
                 choosing_t = self.online.network(s_t).float() if self.double else outputs_t
             outputs_tm1 = self.online.network(s_tm1).float()
         a_t = self.rule.q(choosing_t).argmax(dim=1)
         losses, errors = self.rule.losses(outputs_tm1, a_tm1, r_t, discount_t, outputs_t, a_t)
-        if batch.weight is not None:
-            losses = losses * torch.from_numpy(batch.weight).to(device, non_blocking=True)
+        if weight is not None:
+            losses = losses * weight
         loss = losses.mean()
         loss.backward()
         if self.max_gradient_norm:
-            norm = self.online.flat.gradients.norm()
-            self.online.flat.gradients.mul_((self.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
+            clip_norm(self.online.flat.gradients, self.max_gradient_norm)
         mean_q = self.rule.q(outputs_tm1.detach()).max(dim=1).values.mean()
-        return loss.item(), mean_q.item(), errors.cpu().numpy()
+        return loss.detach(), mean_q, errors
 
 
 class EpsilonGreedy:

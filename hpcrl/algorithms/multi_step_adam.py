@@ -22,20 +22,12 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcrl.algorithms.optimizers import State
+from hpcrl.algorithms.optimizers import Adam, State
 
 
 @dataclass(frozen=True)
-class AsynchronousAdam:
+class AsynchronousAdam(Adam):
     """Adam in the form above: epsilon is added to the root of the uncorrected second moment."""
-
-    epsilon: float
-    betas: tuple[float, float] = (0.9, 0.999)
-
-    def start(self, values: torch.Tensor) -> State:
-        """The state before the first step."""
-        moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
-        return {"step": torch.zeros((), device=values.device), **moments}
 
     def apply(self, values: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
         """One step of ``values``, float32 ``[n]``, at learning rate ``rate``; ``step`` is made one more."""

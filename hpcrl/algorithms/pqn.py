@@ -9,7 +9,7 @@ from hpcrl.algorithms.a2c import Experience, Losses
 from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.algorithms.gradients import clip_norm
 from hpcrl.algorithms.policy_gradient import Decision
-from hpcrl.networks import Replica, autocast
+from hpcrl.networks import Replica, Upload, autocast
 
 
 class Pqn:
@@ -30,16 +30,14 @@ class Pqn:
 
     def __init__(self, online: Replica, *, max_gradient_norm: float, dtype: torch.dtype):
         self.online, self.max_gradient_norm, self.dtype = online, max_gradient_norm, dtype
+        self._upload = Upload(online.device)
 
     def gradient(self, experience: Experience) -> Losses:
         """Gradient of the mean loss, into ``online.flat.gradients``; what only a policy has is NaN."""
-        device, flat = self.online.device, self.online.flat
-        observation, action, target = (
-            torch.from_numpy(array).to(device, non_blocking=True)
-            for array in (experience.observation, experience.action, experience.target)
-        )
+        flat = self.online.flat
+        observation, action, target = self._upload((experience.observation, experience.action, experience.target))
         flat.zero_gradients()
-        with autocast(device, self.dtype):
+        with autocast(self.online.device, self.dtype):
             q = self.online.network(observation)
         q = q.float()
         loss = 0.5 * (q.gather(1, action.unsqueeze(1)).squeeze(1) - target).square().mean()

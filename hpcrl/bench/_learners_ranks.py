@@ -20,7 +20,7 @@ from hpcrl.algorithms.dqn import Dqn
 from hpcrl.algorithms.optimizers import Optimizer, make_rule
 from hpcrl.algorithms.rules import make_rule as make_value_rule
 from hpcrl.bench._jobs import MARK
-from hpcrl.launch.learners import make_reduction
+from hpcrl.launch.reductions import make_reduction
 from hpcrl.networks import Replica, make_network
 from hpcrl.replay.lanes import local_lanes
 from hpcrl.replay.uniform import UniformReplay
@@ -77,17 +77,27 @@ def main(batch_size: int, updates: int, pairs: int, backend: str) -> None:
         online.clock = parameters
         agreement = keep(Agreement(comm, names={"stop": 0, "total_frames": 0}, own=("written",), note_bytes=8))
         everyone = keep(Collectives(comm))
-        nodes = [0] * comm.size
+        nodes, labels = [0] * comm.size, [f"rank {rank}" for rank in range(comm.size)]
         coupled = AllreduceUpdate(
             online,
             None,
             parameters=parameters,
             agreement=agreement,
             everyone=everyone,
-            reduction=make_reduction(everyone, nodes, backend=backend, compressed=False, device="cpu", keep=keep),
+            reduction=make_reduction(
+                everyone,
+                nodes,
+                backend=backend,
+                compressed=False,
+                device="cpu",
+                size=len(online.flat),
+                labels=labels,
+                stall_seconds=60.0,
+                keep=keep,
+            ),
             max_gradient_norm=0.0,
             verify_period=0,
-            labels=[""] * comm.size,
+            labels=labels,
         )
         coupled.start()
         replay, rng = filled_replay(comm.rank), np.random.default_rng(comm.rank)

@@ -67,6 +67,11 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("network.layer_norm", "network.kind"),
             f"expected false with network.kind {config.network.kind!r}, got true",
         )
+    if config.learner.cuda_graph and learning.algorithm != "dqn":
+        yield (
+            ("learner.cuda_graph", "learning.algorithm"),
+            f"expected false with algorithm {learning.algorithm!r}, got true",
+        )
     alone = config.topology.layout == "serial" and learning.update == "server" and learning.uses_replay
     if config.secondary.batch_size and not alone:
         yield (
@@ -147,6 +152,7 @@ ALLOWED: dict[str, dict[str, tuple]] = {
     "server": {"learner.sync_period_updates": (1,), "learner.compression": ("none",)},
     "store": {
         "learner.compression": ("none",),
+        "learning.node_combine": (False,),
         "run.lock_step": (False,),
         "log.apply_order": (False,),
         "learning.virtual_delay": ("",),
@@ -159,6 +165,7 @@ ALLOWED: dict[str, dict[str, tuple]] = {
         "topology.evaluators": (0, 1),
         "topology.monitor": ("shared",),
         "replay.place": ("local",),
+        "learning.node_combine": (False,),
         "run.lock_step": (False,),
         "log.apply_order": (False,),
         "learning.virtual_delay": ("",),
@@ -181,6 +188,11 @@ def _update_faults(config: "Config") -> Iterator[Fault]:
                 (key, "learning.update"),
                 f"expected {' or '.join(map(repr, values))} with learning.update = {update!r}, got {value!r}",
             )
+    if config.learning.node_combine:
+        for key, value in (("learner.pipeline", 0), ("run.lock_step", False), ("log.apply_order", False)):
+            section, name = key.split(".")
+            if (got := getattr(getattr(config, section), name)) != value:
+                yield (key, "learning.node_combine"), f"expected {value!r} with learning.node_combine, got {got!r}"
     if update == "store" and config.learner.sync_period_updates > 1 and config.learning.optimizer != "adam":
         yield (
             ("learner.sync_period_updates", "learning.optimizer"),

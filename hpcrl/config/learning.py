@@ -103,6 +103,10 @@ class LearningConfig(Section):
         "",
         description='gradients are made so many updates older: "30", "0:1, 10:2.5" (delay:weight), or a run to imitate',
     )
+    node_combine: Bool = Field(
+        False,
+        description="server: gradients that learners of a node have ready at once leave it as one, their sum",
+    )
     max_gradient_norm: Float = Field(
         0.0, ge=0, description="the whole gradient, or with allreduce the average, is clipped to it; 0 = off"
     )
@@ -142,13 +146,16 @@ class LearnerConfig(Section):
     )
     reduce: Literal["auto", "mpi", "gloo", "nccl"] = Field(
         "auto",
-        description="allreduce: what sums gradients inside a node, MPI between nodes; auto: nccl on GPUs, else mpi",
+        description="allreduce: what sums gradients inside a node (mpi: shared memory); auto: nccl on GPUs, else mpi",
     )
     compression: Literal["none", "bfloat16"] = Field(
         "none", description="allreduce: gradients are rounded to it before they are summed, for half the traffic"
     )
     verify_period_updates: Int = Field(
         1000, ge=0, description="allreduce: updates between two comparisons of all learners' parameters; 0 = never"
+    )
+    cuda_graph: Bool = Field(
+        False, description="dqn on a GPU: a learner's step is recorded once as a CUDA graph, and repeated"
     )
     outlier_deviations: Float = Field(
         0.0, ge=0, description="gradients whose loss exceeds mean + so many deviations are dropped; 0 = none (ours)"

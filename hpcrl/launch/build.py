@@ -117,6 +117,8 @@ def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
             # Of synchronous learners the average is clipped, by what makes it.
             max_gradient_norm=0.0 if job.synchronous else config.learning.max_gradient_norm,
             dtype=job.dtype,
+            # Custom rules need not know of it.
+            **({"recorded": True} if config.learner.cuda_graph else {}),
         ),
         guard=LossGuard(config.learner.outlier_deviations, config.learner.outlier_window_updates)
         if config.learner.outlier_deviations

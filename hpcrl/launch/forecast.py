@@ -7,6 +7,7 @@ counted is what CUDA's libraries add to a rank with a GPU.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hpcrl.launch.topology import Memory, Plan, RankPlan, lane_capacity, shard_bounds
 
@@ -72,6 +73,8 @@ class Forecast:
     replay_bytes: int
     """all replay memories together"""
     updates_per_second: float
+    minibatches: int
+    """of one update, at most"""
     steps_per_second: float
     """agent steps of all simulators together, from the training intensity"""
     pushed_bytes_per_second: float
@@ -116,6 +119,8 @@ class Sizes:
     """see :func:`optimizer_vectors`"""
     reduced_bytes: int
     """of one number, where gradients are summed over all learners"""
+    combined: bool
+    """gradients of a node leave it as one, where several are ready"""
     stored: bool
     """parameters and moments are stored once, for learners to overwrite, and nothing is pushed to servers"""
     virtual_delay: int
@@ -136,29 +141,51 @@ class Periods:
     """global updates"""
 
 
+class _Moves(NamedTuple):
+    """Whole vectors that a rank moves per second."""
+
+    pushes: float = 0.0
+    pulls: float = 0.0
+    """of parameters"""
+    targets: float = 0.0
+    visits: float = 0.0
+    """to stored parameters and moments, which move both ways"""
+
+
 def forecast(plan: Plan, sizes: Sizes, periods: Periods, *, updates_per_second: float) -> Forecast:
     """Add up what each role of the plan allocates and moves when shards advance ``updates_per_second``."""
     vector_bytes = sizes.num_parameters * FLOAT_BYTES
     bounds = shard_bounds(sizes.num_parameters, plan.num("parameter_server"))
-    minibatches = plan.num("learner") if plan.synchronous else 1
+    minibatches = _minibatches(plan, sizes)
     steps_per_second = minibatches * updates_per_second * sizes.batch_size / periods.training_intensity
     reduced = _reduced(plan, sizes.num_parameters * sizes.reduced_bytes) * updates_per_second
-    moves = {rank.rank: _moves(plan, rank, sizes, periods, updates_per_second) for rank in plan.ranks}
+    moves = {rank.rank: _moves(plan, rank, sizes, periods, updates_per_second, steps_per_second) for rank in plan.ranks}
+    published = _Moves(pulls=updates_per_second, targets=updates_per_second / periods.target_period_updates)
+    total = _Moves(*map(sum, zip(*moves.values(), strict=True)))
     experience = {
         rank.rank: _experience(plan, rank, sizes, updates_per_second, steps_per_second) for rank in plan.ranks
     }
     ranks = tuple(_rank(plan, rank, sizes, bounds) for rank in plan.ranks)
     return Forecast(
         ranks=ranks,
-        nodes=_nodes(plan, ranks, bounds, moves, experience, reduced),
+        nodes=_nodes(plan, sizes, ranks, bounds, moves, experience, reduced, published),
         num_parameters=sizes.num_parameters,
         replay_bytes=sum(_memory_bytes(memory, sizes) for memory in plan.memories),
         updates_per_second=updates_per_second,
+        minibatches=minibatches,
         steps_per_second=steps_per_second,
-        pushed_bytes_per_second=sum(pushes for pushes, _ in moves.values()) * vector_bytes,
-        pulled_bytes_per_second=sum(pulls for _, pulls in moves.values()) * vector_bytes,
+        pushed_bytes_per_second=(total.pushes + total.visits) * vector_bytes,
+        pulled_bytes_per_second=(total.pulls + total.targets + total.visits) * vector_bytes,
         reduced_bytes_per_second=reduced,
     )
+
+
+def _minibatches(plan: Plan, sizes: Sizes) -> int:
+    """Minibatches of one update: of all synchronous learners, or at most of those of one node."""
+    on_nodes = [plan.ranks[rank].node for rank in plan.ranks_of("learner")]
+    if plan.synchronous:
+        return len(on_nodes)
+    return max(map(on_nodes.count, on_nodes)) if sizes.combined else 1
 
 
 def _reduced(plan: Plan, vector_bytes: int) -> float:
@@ -221,6 +248,7 @@ def _rank(plan: Plan, rank: RankPlan, sizes: Sizes, bounds: Sequence[int]) -> Ra
             shared += len(range(role.index, lanes, plan.num("replay_host"))) * _lane_bytes(memory, sizes)
         elif role.kind == "learner":
             vectors = LEARNER_VECTORS + ("actor" in kinds)
+            vectors += sizes.combined
             if plan.synchronous:
                 vectors += 1 + sizes.optimizer_vectors
                 private += OPTIMIZER_BYTES
@@ -248,27 +276,27 @@ def _learns(rank: RankPlan) -> bool:
     return any(role.kind == "learner" for role in rank.roles)
 
 
-def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: float) -> tuple[float, float]:
-    """Whole vectors that a rank pushes and pulls per second.
+def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: float, steps: float) -> _Moves:
+    """What a rank moves.
 
     A pull moves only what is newer than the replica, which the roles of a rank share: no more than one per update.
     """
     if plan.synchronous:
-        return 0.0, 0.0
+        return _Moves()
     kinds = [role.kind for role in rank.roles]
     learners, actors = plan.num("learner"), plan.num("actor")
     pushes = wanted = targets = 0.0
     if "learner" in kinds:
         pushes = updates / learners
-        targets = min(pushes, updates / periods.target_period_updates)
+        minibatches = pushes * _minibatches(plan, sizes)
+        targets = min(minibatches, updates / periods.target_period_updates)
         if sizes.stored:  # each visit reads and overwrites everything, and the actor of the rank needs nothing more
-            visited = pushes / periods.pull_period_updates * (1 + sizes.optimizer_vectors)
-            return visited, visited + targets
-        wanted += pushes / periods.pull_period_updates
+            visits = minibatches / periods.pull_period_updates * (1 + sizes.optimizer_vectors)
+            return _Moves(targets=targets, visits=visits)
+        wanted += minibatches / periods.pull_period_updates
     if "actor" in kinds:
-        steps = updates * sizes.batch_size / periods.training_intensity
         wanted += steps / (actors * sizes.simulators * periods.sync_period_steps)
-    return pushes, min(wanted, updates) + targets
+    return _Moves(pushes, min(wanted, updates), targets)
 
 
 def _experience(plan: Plan, rank: RankPlan, sizes: Sizes, updates: float, steps: float) -> tuple[float, float]:
@@ -287,31 +315,57 @@ def _experience(plan: Plan, rank: RankPlan, sizes: Sizes, updates: float, steps:
     return written, updates / plan.num("learner") * batch_bytes if "learner" in kinds else 0.0
 
 
+def _node_vectors(plan: Plan, sizes: Sizes, node: int) -> int:
+    """Vectors that the ranks of a node share: what they pull from other nodes, their gradients and the sum of these."""
+    here = [rank for rank in plan.ranks if rank.node == node]
+    learners = sum(_learns(rank) for rank in here)
+    if plan.synchronous:
+        return learners + 1 if plan.num("learner") > 1 else 0
+    acting = sum(any(role.kind in ("actor", "evaluator") for role in rank.roles) for rank in here if not _learns(rank))
+    readers = acting if sizes.stored else acting + learners
+    elsewhere = any(plan.ranks[rank].node != node for rank in plan.ranks_of("parameter_server"))
+    return elsewhere * ((readers > 1) + (learners > 1)) + (sizes.combined and learners > 1)
+
+
 def _nodes(
     plan: Plan,
+    sizes: Sizes,
     ranks: Sequence[RankForecast],
     bounds: Sequence[int],
-    moves: dict[int, tuple[float, float]],
+    moves: dict[int, _Moves],
     experience: dict[int, tuple[float, float]],
     reduced: float,
+    published: _Moves,
 ) -> tuple[NodeForecast, ...]:
-    """Sum over each node; what stays inside a node is shared memory and counts as no traffic."""
+    """Sum over each node; what stays inside a node is shared memory and counts as no traffic.
+
+    Each version that is ``published`` comes to a node once, whoever of it wants it.
+    """
     nodes = sorted({rank.node for rank in plan.ranks})
     sent, received = dict.fromkeys(nodes, reduced), dict.fromkeys(nodes, reduced)
     for index, server in enumerate(plan.ranks_of("parameter_server")):
         here, shard_bytes = plan.ranks[server].node, (bounds[index + 1] - bounds[index]) * FLOAT_BYTES
-        for rank in plan.ranks:
-            if rank.node != here:
-                pushes, pulls = moves[rank.rank]
-                written, read = (nbytes / plan.num("parameter_server") for nbytes in experience[rank.rank])
-                sent[rank.node] += pushes * shard_bytes + written
-                received[here] += pushes * shard_bytes + written
-                sent[here] += pulls * shard_bytes + read
-                received[rank.node] += pulls * shard_bytes + read
+        for node in nodes:
+            if node == here:
+                continue
+            ranks_there = [rank.rank for rank in plan.ranks if rank.node == node]
+            moved = _Moves(*map(sum, zip(*(moves[rank] for rank in ranks_there), strict=True)))
+            written, read = (
+                sum(numbers) / plan.num("parameter_server")
+                for numbers in zip(*(experience[rank] for rank in ranks_there), strict=True)
+            )
+            up = (moved.pushes + moved.visits) * shard_bytes + written
+            pulls = min(moved.pulls, published.pulls) + min(moved.targets, published.targets)
+            down = (pulls + moved.visits) * shard_bytes + read
+            sent[node] += up
+            received[here] += up
+            sent[here] += down
+            received[node] += down
     forecasts = []
     for node in nodes:
         on_node = [ranks[rank.rank] for rank in plan.ranks if rank.node == node]
         shared = sum(rank.shared_bytes for rank in on_node)
+        shared += _node_vectors(plan, sizes, node) * sizes.num_parameters * FLOAT_BYTES
         code_again = (len(on_node) - 1) * LIBRARY_BYTES
         memory = shared + sum(rank.private_bytes for rank in on_node) - code_again
         forecasts.append(NodeForecast(node, len(on_node), memory, shared, sent[node], received[node]))

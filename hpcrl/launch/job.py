@@ -20,6 +20,7 @@ from hpcrl.envs import VectorEnv, env_spec, make_env, make_games
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.learners import make_store
 from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_memory
+from hpcrl.launch.node_sharing import make_node_sum, shared_on_node
 from hpcrl.launch.policies import make_evaluation_policy
 from hpcrl.launch.protocols import protocol_arguments, starts_for
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
@@ -45,6 +46,7 @@ from hpcrl.seeding import generator, seed_sequence, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.counters import Counters, Turn
+from hpcrl.transport.node_sum import NodeSum
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.relay import Relay
 from hpcrl.transport.ring import Rings
@@ -91,6 +93,8 @@ class Job:
     store."""
     store: ChunkStore | None = field(init=False, default=None)
     """The central parameters, where learners overwrite them in turn."""
+    node_sum: NodeSum | None = field(init=False, default=None)
+    """Where this rank's gradients are added to those of its node."""
     memory_comm: MPI.Intracomm | None = field(init=False, default=None)
     """The ranks that share the memory of a node, where memories are of nodes and this rank uses one."""
     reports: Rings | Agreement | None = field(init=False, default=None)
@@ -104,6 +108,8 @@ class Job:
         config, plan, comm = self.config, self.plan, self.comm
         self.spec = env_spec(**config.env.arguments())
         self.rank_plan = plan.ranks[comm.rank]
+        if self.rank_plan.device != "cpu":
+            torch.cuda.set_device(self.rank_plan.device)  # what has no device of its own, a graph for one, is there
         self.servers, self.learners = plan.ranks_of("parameter_server"), plan.ranks_of("learner")
         self.monitor_rank = plan.ranks_of("monitor")[0]
         self.bounds = shard_bounds(num_parameters(config), len(self.servers))
@@ -212,6 +218,11 @@ class Job:
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
         self._make_beats()
+        if self.params:
+            self.params = shared_on_node(self, self.params, clients)
+        self.targets = shared_on_node(self, self.targets, self.learners)
+        if config.learning.node_combine:
+            self.node_sum = make_node_sum(self)
 
     def _make_timeline(self) -> Timeline:
         """A clock that reads, on every rank, the training time of the run; collective."""

@@ -1,9 +1,6 @@
 """Wiring of what turns gradients into updates: with servers, or among learners that hold everything themselves."""
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,25 +11,23 @@ from hpcrl.algorithms.exploration import linear, scale
 from hpcrl.algorithms.making import replay_algorithm
 from hpcrl.algorithms.multi_step_adam import AsynchronousAdam, MultiStepAdam
 from hpcrl.algorithms.optimizers import Optimizer, Rule, make_rule
-from hpcrl.errors import MachineError, TopologyError
+from hpcrl.errors import TopologyError
 from hpcrl.launch.memories import make_replay
+from hpcrl.launch.reductions import make_reduction
 from hpcrl.launch.resume import keeps_moments, load_shard
 from hpcrl.networks import Replica
 from hpcrl.roles.evaluator import Episodes
-from hpcrl.roles.reduction import MpiReduction, NodeReduction
 from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, OwnVector, ReplicatedParameters
 from hpcrl.roles.secondary import SecondaryLearner
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.store import StoreServer, StoreUpdate, moments_of
-from hpcrl.roles.updates import ServerUpdate, Update
+from hpcrl.roles.updates import CombinedUpdate, ServerUpdate, Update
 from hpcrl.transport.collectives import Collectives
 from hpcrl.transport.store import ChunkStore
-from hpcrl.transport.waiting import wait_for_all
 
 if TYPE_CHECKING:
     from hpcrl.launch.job import Job
 
-RENDEZVOUS_DIRECTORY = "/dev/shm"
 PUBLISH_SECONDS = 0.05
 """Between two publications of stored parameters for ranks that only read them."""
 
@@ -44,15 +39,19 @@ def make_update(job: "Job", online: "Replica", target: "Replica | None") -> Upda
         return make_allreduce(job, online, target)
     if config.learning.update == "store":
         return make_store_update(job, online, target)
-    return ServerUpdate(
-        online,
-        target,
-        gradients=job.gradients,
-        servers=list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
-        pipeline=config.learner.pipeline,
-        pull_period=config.learner.pull_period_updates,
-        target_period=config.learning.target_period_updates,
-    )
+    arguments = {
+        "gradients": job.gradients,
+        "servers": list(zip(job.servers, job.bounds[:-1], job.bounds[1:], strict=True)),
+        "pull_period": config.learner.pull_period_updates,
+        "target_period": config.learning.target_period_updates,
+    }
+    if job.node_sum:
+        mates = [rank for rank in job.learners if job.plan.ranks[rank].node == job.rank_plan.node]
+        labels = [job.labels[rank] for rank in mates]
+        return CombinedUpdate(
+            online, target, node=job.node_sum, stall_seconds=config.run.stall_seconds, labels=labels, **arguments
+        )
+    return ServerUpdate(online, target, pipeline=config.learner.pipeline, **arguments)
 
 
 def batch_of_update(job: "Job") -> int:
@@ -182,7 +181,7 @@ def make_replicated(job: "Job") -> ReplicatedParameters:
 
 def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> AllreduceUpdate:
     """The update of a synchronous learner; collective over all learners."""
-    config = job.config
+    config, labels = job.config, [job.labels[rank] for rank in job.learners]
     everyone = job.keep(Collectives(job.learner_comm))
     update = AllreduceUpdate(
         online,
@@ -196,106 +195,23 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
             backend=config.learner.reduce,
             compressed=config.learner.compression == "bfloat16",
             device=job.rank_plan.device,
+            size=job.bounds[-1],
+            labels=labels,
+            stall_seconds=config.run.stall_seconds,
             keep=job.keep,
         ),
         max_gradient_norm=config.learning.max_gradient_norm,
         verify_period=config.learner.verify_period_updates,
-        labels=[job.labels[rank] for rank in job.learners],
+        labels=labels,
     )
     update.start()
     return update
 
 
-def make_reduction(
-    everyone: Collectives, nodes: Sequence[int], *, backend: str, compressed: bool, device: str, keep: Callable
-) -> MpiReduction:
-    """How gradients are summed; collective over all learners.
-
-    Parameters
-    ----------
-    everyone
-        Of all learners.
-    nodes
-        Node of each learner.
-    backend
-        As ``learner.reduce``.
-    compressed
-        Whether gradients are rounded to bfloat16.
-    device
-        Of this learner.
-    keep
-        ``keep(resource)`` frees it at the end, and returns it.
-
-    Raises
-    ------
-    MachineError
-        NCCL cannot be used.
-    """
-    on_gpu, comm = device != "cpu", everyone.comm
-    if backend == "auto":
-        backend = "nccl" if on_gpu else "mpi"
-    if backend == "mpi":
-        return keep(MpiReduction(everyone, compressed))
-    node_comm = comm.Split(nodes[comm.rank], comm.rank)
-    if backend == "nccl":
-        _check_nccl(comm, node_comm, device)
-    leaders_comm = comm.Split(0 if node_comm.rank == 0 else MPI.UNDEFINED, comm.rank)
-    leaders = keep(Collectives(leaders_comm)) if leaders_comm != MPI.COMM_NULL else None
-    # Between ranks of one node: not over whatever address the host's name resolves to, if it does.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with _rendezvous(node_comm) as store:
-        reduction = NodeReduction(
-            leaders,
-            compressed,
-            store=store,
-            rank=node_comm.rank,
-            size=node_comm.size,
-            nodes=len(set(nodes)),
-            backend=backend,
-            device=device,
-        )
-    node_comm.Free()
-    return keep(reduction)
-
-
-def _check_nccl(comm: MPI.Intracomm, node_comm: MPI.Intracomm, device: str) -> None:
-    """Whether every learner has a GPU that it can use with NCCL, and that no other has; collective."""
-    usable = device != "cpu" and torch.distributed.is_nccl_available()
-    without = [rank for rank, ok in enumerate(comm.allgather(usable)) if not ok]
-    if without:
-        raise MachineError(
-            "learner.reduce: expected 'auto', 'mpi' or 'gloo', because NCCL needs a GPU for each learner and a torch "
-            f"with CUDA, and rank {without[0]} has not both, got 'nccl'"
-        )
-    # Ranks that see one GPU each all call it cuda:0: only its own identity tells.
-    gpus = node_comm.allgather(str(torch.cuda.get_device_properties(device).uuid))
-    shared = comm.allreduce(len(gpus) - len(set(gpus)), MPI.MAX)
-    if shared:
-        raise MachineError(
-            "learner.reduce: expected a GPU of its own for each learner, which NCCL needs, got two learners on one: "
-            "start no more ranks per node than it has GPUs, or set learner.reduce to 'mpi'"
-        )
-
-
-@contextmanager
-def _rendezvous(node_comm: MPI.Intracomm) -> Iterator[str]:
-    """A file in the node's memory in which its ranks meet: no port is fixed, and other jobs do not see it."""
-    path = None
-    if node_comm.rank == 0:
-        handle, path = tempfile.mkstemp(prefix="hpcrl-rendezvous-", dir=RENDEZVOUS_DIRECTORY)  # mode 0600
-        os.close(handle)
-    try:
-        yield node_comm.bcast(path)
-        wait_for_all(node_comm)
-    finally:
-        if path:
-            os.unlink(path)
-
-
 # Learners that overwrite central parameters in turn -----------------------------------------------------------------
 
 
-def store_rule(job: "Job") -> Rule | AsynchronousAdam:
+def store_rule(job: "Job") -> Rule:
     """The rule that learners apply to the store: Adam in its asynchronous form, the others as ever."""
     learning = job.config.learning
     if learning.optimizer == "adam":

@@ -52,9 +52,11 @@ def render(rank_map: Plan, forecast: Forecast) -> str:
             f"{node.node:>6}  {node.ranks:>5}  {memory:>10}  {shared:>10}  {sent + '/s':>12}  {received + '/s':>12}"
         )
     largest = max(forecast.ranks, key=lambda rank: rank.private_bytes + rank.shared_bytes)
+    combined = not rank_map.synchronous and forecast.minibatches > 1
+    of_each = f" of up to {forecast.minibatches} minibatches" if combined else ""
     lines += [
         f"largest rank: {largest.rank}, {bytes_text(largest.private_bytes + largest.shared_bytes)}",
-        f"at {forecast.updates_per_second:,g} global updates/s: {forecast.steps_per_second:,g} steps/s acted; "
+        f"at {forecast.updates_per_second:,g} global updates/s{of_each}: {forecast.steps_per_second:,g} steps/s acted; "
         + (
             f"all-reduce {bytes_text(forecast.reduced_bytes_per_second)}/s from and to each node"
             if rank_map.synchronous

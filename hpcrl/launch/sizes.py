@@ -106,6 +106,7 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
             learning.optimizer, momentum=learning.momentum, rmsprop_centered=learning.rmsprop_centered
         ),
         reduced_bytes=2 if config.learner.compression == "bfloat16" else forecast.FLOAT_BYTES,
+        combined=learning.node_combine,
         stored=learning.update == "store",
         virtual_delay=max(delay_distribution(learning.virtual_delay or "0")[0]),
     )

@@ -282,7 +282,10 @@ def _equip(
     gpus: Sequence[int],
     learner_threads: int,
 ) -> tuple[RankPlan, ...]:
-    """Threads and device of each rank: learners get the GPUs of their node in order, and the cores others leave."""
+    """Threads and device of each rank: learners get the GPUs of their node in order, and the cores others leave.
+
+    Cores are divided evenly, and a learner with a GPU leaves one of its own for what feeds that.
+    """
     learner_ranks = [rank for rank in sorted(held) if any(role.kind == "learner" for role in held[rank])]
     plans = []
     for rank, node in enumerate(nodes):
@@ -290,8 +293,8 @@ def _equip(
         threads, device = 1, "cpu"
         if rank in on_node:
             left = cores[node] - (list(nodes).count(node) - len(on_node))
-            share = max(1, left // len(on_node))
-            threads = learner_threads or min([share, *cores_per_rank[rank : rank + 1]])
+            share = min([left // len(on_node), *cores_per_rank[rank : rank + 1]])
+            threads = learner_threads or max(1, share - (gpus[node] > 0))
             device = f"cuda:{on_node.index(rank) % gpus[node]}" if gpus[node] else "cpu"
         plans.append(RankPlan(rank, node, tuple(held[rank]), threads, device))
     return tuple(plans)

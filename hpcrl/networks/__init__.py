@@ -1,6 +1,7 @@
 """Networks, and their parameters as one flat vector."""
 
 from hpcrl.networks.architectures import convolutional, impala, mlp
+from hpcrl.networks.device import Recorded, Upload
 from hpcrl.networks.layers import Dueling, PixelConv2d, WideLinear, channels_last
 from hpcrl.networks.making import FRAME_KINDS, count_parameters, make_network
 from hpcrl.networks.policies import count_policy_parameters, make_policy_network
@@ -12,7 +13,9 @@ __all__ = [
     "Dueling",
     "FlatParameters",
     "PixelConv2d",
+    "Recorded",
     "Replica",
+    "Upload",
     "WideLinear",
     "autocast",
     "channels_last",

@@ -117,21 +117,32 @@ class Replica:
         self._gradients = (
             torch.empty_like(self.flat.values, device="cpu", pin_memory=True) if on_gpu else self.flat.gradients
         )
+        self._copied = torch.cuda.Event() if on_gpu else None
         self.versions = np.full(num_shards, -1, np.int64)
 
     def pull(self) -> bool:
         """Take the newest parameters of every shard; whether any was new. Never inside autocast or a step."""
-        new = self.vector.pull(self._values.numpy(), self.versions)
+        new = self.vector.pull(self._host_values(), self.versions)
         if new:
             self._refresh()
         return new
 
+    def _host_values(self) -> np.ndarray:
+        """float32 ``[P]``: what is pulled into; nothing is copied from it any more."""
+        if self._copied:
+            self._copied.synchronize()
+        return self._values.numpy()
+
     def _refresh(self) -> None:
         """Carry what has arrived in host memory to the network."""
         if self.device != "cpu":
-            self.flat.values.copy_(self._values)
+            self.flat.values.copy_(self._values, non_blocking=True)
+            self._copied.record(torch.cuda.current_stream(self.device))
         for layer in self._wide:
             layer.refresh()
+        self._refresh_frozen()
+
+    def _refresh_frozen(self) -> None:
         if self.network is not self.flat.module:
             with torch.no_grad():
                 for frozen, master in zip(self.network.parameters(), self.flat.module.parameters(), strict=True):
@@ -153,7 +164,7 @@ class Replica:
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Put back what :meth:`state` gave; another number of shards makes the next pull take all of them."""
-        self._values.numpy()[:] = state["params"]
+        self._host_values()[:] = state["params"]
         same = len(state["versions"]) == len(self.versions)
         self.versions[:] = state["versions"] if same else state["versions"].min()
         self._refresh()

@@ -6,7 +6,7 @@ learners, and everybody applies the average. So there are no servers, and nothin
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ class OwnReplica(Replica):
         new = bool(self.versions[0] != self.clock.version)
         self.versions[0] = self.clock.version
         return new
+
+    def state(self) -> dict[str, np.ndarray]:
+        """As of any replica; copies."""
+        return {"params": self.flat.values.numpy(force=True).copy(), "versions": self.versions.copy()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put back the version alone: the parameters are restored already, and what was pulled may be older."""
+        self.versions[:] = state["versions"].min()
 
 
 class OwnVector:
@@ -124,7 +132,8 @@ class AllreduceUpdate:
     """Averages the gradient over all learners and applies it, as all others do.
 
     A gradient that its learner refuses, or that is not finite, does not count in the average; without any that does
-    there is no update. All learners know that from the same meeting.
+    there is no update. All learners know that from the same meeting. A learner that is alone waits for nobody: its
+    gradient is applied as it is given, so that none is on its way when the state of a serial run is cut.
 
     Parameters
     ----------
@@ -161,8 +170,8 @@ class AllreduceUpdate:
         self.online, self.target, self.parameters = online, target, parameters
         self.agreement, self.everyone, self.reduction = agreement, everyone, reduction
         self.max_gradient_norm, self.verify_period, self.labels = max_gradient_norm, verify_period, labels
-        self._offered = False
-        self._told = False
+        self._offered = self._told = False
+        self._known: list[Fate] = []
 
     def pull(self, number: int) -> None:
         """Take note of the clock, and take the target if there is a newer one."""
@@ -178,20 +187,28 @@ class AllreduceUpdate:
         self._accepted, self._offered = accepted and finite, True
         self._wasted = accepted and not finite
         self.agreement.offer(self._accepted)
+        self._settle()
 
     def fates(self) -> list[Fate] | None:
         """Known when all learners have offered a gradient: then the average is applied."""
-        if not self._offered:
-            return []
+        if self._offered and not self._settle():
+            return None
+        known, self._known = self._known, []
+        return known
+
+    def _settle(self) -> bool:
+        """Apply the average if all have offered a gradient; whether they have."""
         accepted = self.agreement.offers()
         if accepted is None:
-            return None
+            return False
         self._offered = False
         if accepted.any():
             self._apply(int(accepted.sum()))
         if self._wasted:
-            return [(DROPPED, NO_DELAY)]
-        return [(APPLIED, 0)] if self._accepted else []
+            self._known.append((DROPPED, NO_DELAY))
+        elif self._accepted:
+            self._known.append((APPLIED, 0))
+        return True
 
     def _apply(self, count: int) -> None:
         gradient, parameters = self.online.flat.gradients, self.parameters

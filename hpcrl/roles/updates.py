@@ -18,7 +18,8 @@ left alone until ``fates`` has returned a list.
 =============  ==========================================  ======================================================
 ``update``     class                                       the rule is applied by
 =============  ==========================================  ======================================================
-``server``     :class:`ServerUpdate`                       each parameter server, on its shard (Gorila, section 4)
+``server``     :class:`ServerUpdate`                       each parameter server, on its shard (Gorila, section 4);
+               :class:`CombinedUpdate`                     the gradients of a node together
 ``store``      :class:`~hpcrl.roles.store.StoreUpdate`     the learner, chunk by chunk, to what servers store
 ``allreduce``  :class:`~hpcrl.roles.replicated.            every learner, to the average of all gradients
                AllreduceUpdate`
@@ -27,12 +28,15 @@ left alone until ``fates`` has returned a list.
 :func:`hpcrl.launch.learners.make_update` makes the one that is configured.
 """
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from hpcrl.errors import StalledError
 from hpcrl.roles.gradient_record import HEADER_WORDS, decode_verdict
+from hpcrl.transport.node_sum import NodeSum
 from hpcrl.transport.ring import Rings
 
 if TYPE_CHECKING:
@@ -102,10 +106,11 @@ class ServerUpdate:
 
     def give(self, number: int, *, accepted: bool) -> None:
         """Push the gradient, if it is accepted."""
-        if not accepted:
-            return
-        gradient = self.online.host_gradients()
-        self._headers[:, 0], self._headers[:, 1] = self.online.versions, number
+        if accepted:
+            self._push(number, self.online.host_gradients(), self.online.versions)
+
+    def _push(self, number: int, gradient: np.ndarray, versions: np.ndarray) -> None:
+        self._headers[:, 0], self._headers[:, 1] = versions, number
         self.gradients.push(
             {rank: (self._headers[k], gradient[begin:end]) for k, (rank, begin, end) in enumerate(self.servers)}
         )
@@ -115,6 +120,83 @@ class ServerUpdate:
         if not (self.gradients.room() if self.pipeline else self.gradients.drained()):
             return None
         return [_fate([decode_verdict(answer) for answer in answers]) for answers in self.gradients.answers()]
+
+
+class CombinedUpdate(ServerUpdate):
+    """Adds the gradient to those of the node, which go to the servers as one: fewer vectors leave the node.
+
+    What is ready while an earlier sum is on its way goes together; the sum is applied as one gradient, whose version is
+    the oldest of them, and all share its fate. A learner waits for its own as ever.
+
+    Parameters
+    ----------
+    node : NodeSum
+        Of the learners of this node.
+    stall_seconds : float
+        A rank that keeps the others from the sum for so long ends the job.
+    labels : sequence of str
+        What each rank of the node is called.
+    others
+        See :class:`ServerUpdate`; ``pipeline`` is 0.
+    """
+
+    def __init__(
+        self, *replicas: "Replica | None", node: NodeSum, stall_seconds: float, labels: Sequence[str], **others
+    ):
+        super().__init__(*replicas, pipeline=0, **others)
+        self.node, self.stall_seconds, self.labels = node, stall_seconds, labels
+        self._sum = np.empty(len(self.online.flat), np.float32)
+        self._versions = np.empty_like(self.online.versions)
+        self._given = self._carries = False
+        self._mine: int | None = None
+        """number of the sum that has this learner's gradient"""
+        self._verdicts: list[int] = []
+        """of the sum that it carries, once they are known"""
+
+    def give(self, number: int, *, accepted: bool) -> None:
+        """Add the gradient to the node's, if it is accepted; later, where another rank is at it."""
+        self._given = accepted
+        if accepted:
+            self._number, self._began, self._mine = number, time.monotonic(), None
+            self._gradient = self.online.host_gradients()
+            self._get_on()
+
+    def fates(self) -> list[Fate] | None:
+        """Known when the sum that has the gradient is consumed, whoever carried it."""
+        if not self._given:
+            return []
+        answers = self._get_on()
+        if answers is None:
+            self._look_for_stall()
+            return None
+        self._given = False
+        return [_fate([decode_verdict(answer) for answer in answers])] if answers else []
+
+    def _get_on(self) -> list[int] | None:
+        """Take the next step with the sum that has the gradient; its answers, once they are known."""
+        if self._mine is None:
+            self._mine = self.node.add(self._gradient, self.online.versions)
+        if self._carries:
+            if not self._verdicts and self.gradients.drained():
+                self._verdicts = self.gradients.answers()[-1]
+            if not self._verdicts or not self.node.answer(self._mine, self._verdicts):
+                return None
+            self._carries, self._verdicts = False, []
+        if self._mine is None:
+            return None
+        answers = self.node.answers(self._mine)
+        if answers is None and self.node.take(self._mine, self._sum, self._versions):
+            self._push(self._number, self._sum, self._versions)
+            self._carries = True
+        return answers
+
+    def _look_for_stall(self) -> None:
+        holder = self.node.holder() if time.monotonic() - self._began > self.stall_seconds else None
+        if holder is not None:
+            raise StalledError(
+                f"{self.labels[holder]} has kept the gradients of its node for {self.stall_seconds:.0f} s "
+                "(run.stall_seconds); learning cannot go on without them"
+            )
 
 
 def _fate(verdicts: Sequence[tuple[bool, int]]) -> Fate:

@@ -7,7 +7,8 @@ meeting as all others, and an update takes place when everybody has offered a gr
 
 A rank begins a meeting when it has a gradient, and else now and then, so that ranks which still fill their memories,
 or have nothing to learn from, hear of a stop. Nobody waits inside MPI for the others: a meeting is a nonblocking
-allgather, tested between two rounds of the loop.
+allgather, tested between two rounds of the loop. A rank that is alone meets itself with every word that it says, so
+that all is known at once, as it is with a server.
 """
 
 import time
@@ -69,6 +70,7 @@ class Agreement:
         self._totals = np.array(list(names.values()), np.int64)
         self._changes = np.zeros(len(names), np.int64)
         self._settled, self._since = self._totals.copy(), self._changes.copy()
+        self._alone = comm.size == 1
         self._own, self._own_words = np.zeros((comm.size, len(own)), np.int64), np.zeros(len(own), np.int64)
         fields = [("changes", "i8", len(names)), ("own", "i8", len(own)), ("offer", "i8"), ("notes", "i8")]
         self._rows = np.zeros(comm.size, np.dtype([*fields, ("note", "u1", (NOTES, note_bytes))]))
@@ -96,11 +98,12 @@ class Agreement:
         word, _, rank = name.partition("/")
         if rank:
             self._own_words[self._own_names[word]] = value
-            return
-        at = self._names[name]
-        self._changes[at] = value if name in self.LARGEST else value - self._totals[at]
-        if name in self.LARGEST:
-            self._next = 0.0  # the others are to know at once
+        else:
+            at = self._names[name]
+            self._changes[at] = value if name in self.LARGEST else value - self._totals[at]
+            if name in self.LARGEST:
+                self._next = 0.0  # the others are to know at once
+        self._meet_alone()
 
     def add(self, name: str, value: int) -> int:
         """Add to a count; returns what it is by now, as far as can be known without asking.
@@ -111,20 +114,23 @@ class Agreement:
         at = self._names[name]
         self._changes[at] += value
         self._since[at] += value
+        self._meet_alone()
         return int(self._settled[at] + self.comm.size * self._since[at])
 
     def settled(self, name: str) -> int:
         """Value of a count when all last had a gradient: the same for all, whenever between two updates they ask.
 
-        Before there is any such moment, it is as of the last meeting.
+        Before there is any such moment, or with nobody to ask, it is as of the last meeting.
         """
-        return int((self._settled if self.settlements else self._totals)[self._names[name]])
+        agreed = self.settlements and not self._alone
+        return int((self._settled if agreed else self._totals)[self._names[name]])
 
     # offers -------------------------------------------------------------------------------------------------------
 
     def offer(self, accepted: bool) -> None:
         """This rank has computed a gradient, and ``accepted`` it or not."""
         self._offer, self._offers, self._next = 1 + accepted, None, 0.0
+        self._meet_alone()
 
     def offers(self) -> np.ndarray | None:
         """bool ``[ranks]``: whose gradient is accepted, once everybody has offered one; None before."""
@@ -139,6 +145,7 @@ class Agreement:
         if len(self._unsent) >= MOST_NOTES:
             return False
         self._unsent.append(record)
+        self._meet_alone()
         return True
 
     def waiting(self) -> list[int]:
@@ -158,6 +165,8 @@ class Agreement:
 
     def step(self) -> bool:
         """Begin a meeting if there is a reason, or end the one that is under way; whether one has ended."""
+        if self._alone:
+            return False
         if self._request is None:
             if not self._offer and time.monotonic() < self._next:
                 return False
@@ -166,6 +175,12 @@ class Agreement:
             return False
         self._end()
         return True
+
+    def _meet_alone(self) -> None:
+        if self._alone:
+            self._begin()
+            self._request.Wait()
+            self._end()
 
     def _begin(self) -> None:
         mine = self._mine[0]

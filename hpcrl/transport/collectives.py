@@ -1,7 +1,17 @@
 """Collective operations on host memory, for learners that have agreed to meet (:mod:`hpcrl.transport.agreement`)."""
 
+import time
+from collections.abc import Sequence
+
 import numpy as np
 from mpi4py import MPI
+
+from hpcrl.errors import StalledError
+from hpcrl.transport.shared import NodeMemory
+from hpcrl.transport.waiting import Backoff
+
+MEETING_SECONDS = 1e-4
+"""Longest sleep of a rank that waits for others of its node in the middle of a sum."""
 
 
 class Collectives:
@@ -52,6 +62,87 @@ class Collectives:
         if self._add_bfloat16 is not None:
             self._add_bfloat16.Free()
             self._add_bfloat16 = None
+
+
+class NodeCollectives(Collectives):
+    """Sums in memory that the ranks of a node share, of which only the first ranks of the nodes tell each other by MPI.
+
+    Each rank lays its vector there and adds up a part of all of them, so that a sum inside a node takes three passes
+    over memory, and one vector per node crosses the network.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    node : int
+        Of this rank.
+    size : int
+        Length of the vectors.
+    patience_seconds : float
+        How long a rank waits for another one of its node in the middle of a sum.
+    labels : sequence of str
+        What each rank of ``comm`` is called.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, *, node: int, size: int, patience_seconds: float, labels: Sequence[str]):
+        super().__init__(comm)
+        self.patience = patience_seconds
+        self._node_comm = comm.Split(node, comm.rank)
+        leaders_comm = comm.Split(0 if self._node_comm.rank == 0 else MPI.UNDEFINED, comm.rank)
+        self._leaders = Collectives(leaders_comm) if leaders_comm != MPI.COMM_NULL else None
+        if self._leaders:
+            leaders_comm.Free()
+        ranks, rank = self._node_comm.size, self._node_comm.rank
+        self._labels = [labels[other] for other in self._node_comm.allgather(comm.rank)]
+        # A word for each rank: how often it has come to meet the others.
+        self._memory = NodeMemory(self._node_comm, shape=(ranks + 1, size), dtype=np.dtype(np.float32), words=ranks)
+        self._several = ranks < comm.size
+        self._part = slice(size * rank // ranks, size * (rank + 1) // ranks)
+
+    def sum(self, vector: np.ndarray) -> None:
+        """Replace a contiguous float32 ``[size]`` by its sum over all ranks."""
+        *rows, total = self._memory.array
+        rows[self._node_comm.rank][:] = vector
+        self._meet()
+        np.add.reduce(self._memory.array[:-1, self._part], axis=0, out=total[self._part])
+        self._meet()
+        if self._several:
+            if self._leaders:
+                self._leaders.sum(total)
+            self._meet()
+        # The next total is not begun before all are here again, and so have copied this one.
+        vector[:] = total
+
+    def _meet(self) -> None:
+        """What each rank of the node stored before, all of them see afterwards."""
+        self._memory.show()
+        meetings = self._memory.add(self._node_comm.rank, 1)
+        request, backoff = self._node_comm.Ibarrier(), Backoff(self._node_comm, MEETING_SECONDS)
+        waited, last = 0.0, time.monotonic()
+        while not request.Test():
+            backoff.wait()
+            now = time.monotonic()
+            waited += min(now - last, 1.0)  # a job that was suspended as a whole has not waited
+            last = now
+            if waited > self.patience:
+                self._give_up(meetings)
+        self._memory.show()
+
+    def _give_up(self, meetings: int) -> None:
+        came = self._memory.get(range(self._node_comm.size))
+        late = [label for label, count in zip(self._labels, came, strict=True) if count < meetings]
+        raise StalledError(
+            f"{', '.join(late) or 'another rank of the node'} has stopped in the middle of a sum of gradients "
+            f"{self.patience:.0f} s ago (run.stall_seconds); synchronous learners cannot go on without it"
+        )
+
+    def free(self) -> None:
+        """Free the memory and the communicators; collective."""
+        if self._node_comm != MPI.COMM_NULL:
+            self._memory.free()
+            self._node_comm.Free()
+            if self._leaders:
+                self._leaders.free()
+        super().free()
 
 
 def _add_bfloat16(more: memoryview, total: memoryview, _: MPI.Datatype) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from hpcrl.transport.protocol import PublicationLayout, Publisher, read_latest
+from hpcrl.transport.protocol import PublicationLayout, Publisher, look_at_latest, read_latest
 from hpcrl.transport.waiting import is_over_network
 from hpcrl.transport.window import Window, drive
 
@@ -104,7 +104,12 @@ class ShardedVector:
         time.sleep(ATTENTIVE_SLEEP_SECONDS)
         return True
 
-    def pull(self, out: np.ndarray, versions: np.ndarray) -> bool:
+    def newest(self, shards: Sequence[int]) -> list[int]:
+        """The published version of each of ``shards``; nothing is copied."""
+        programs = [(self.owners[k], look_at_latest(self.layouts[k])) for k in shards]
+        return drive(self.window, programs)
+
+    def pull(self, out: np.ndarray, versions: np.ndarray, shards: Sequence[int] | None = None) -> bool:
         """Copy every shard that is newer than ``versions`` into ``out``; whether any was.
 
         Parameters
@@ -113,13 +118,16 @@ class ShardedVector:
             Destination, written in place.
         versions : int64 [shards]
             Versions that ``out`` holds, updated in place; -1 for none.
+        shards : sequence of int, optional
+            Those to look at; all, if not given.
         """
-        programs = [
-            (owner, read_latest(self.layouts[k], int(versions[k]), out[begin:end], peek=self._peek[k]))
-            for k, (owner, begin, end) in enumerate(zip(self.owners, self.bounds[:-1], self.bounds[1:], strict=True))
-        ]
+        shards = range(len(self.owners)) if shards is None else shards
+        programs = []
+        for k in shards:
+            part = out[self.bounds[k] : self.bounds[k + 1]]
+            programs.append((self.owners[k], read_latest(self.layouts[k], int(versions[k]), part, peek=self._peek[k])))
         any_new = False
-        for k, (version, rounds) in enumerate(drive(self.window, programs)):
+        for k, (version, rounds) in zip(shards, drive(self.window, programs), strict=True):
             versions[k] = version
             self.rounds[k] += rounds
             self._peek[k] = rounds == 0  # most likely there is none the next time either

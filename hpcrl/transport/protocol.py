@@ -156,7 +156,7 @@ def read_latest(layout: PublicationLayout, known: int, out: np.ndarray, *, peek:
     peek : bool
         Look before entering: a step more where there is a new version, a step less where there is none.
     """
-    if peek and layout.unpack((yield Fetch(layout.latest))).version == known:
+    if peek and (yield from look_at_latest(layout)) == known:
         return known, 0
     rounds = 0
     while True:
@@ -170,6 +170,11 @@ def read_latest(layout: PublicationLayout, known: int, out: np.ndarray, *, peek:
         left = yield Add(layout.left(latest.gate), 1)
         if left < CLOSED or not is_new:
             return latest.version, rounds
+
+
+def look_at_latest(layout: PublicationLayout) -> Program:
+    """See which version is the newest; that is the program's result."""
+    return layout.unpack((yield Fetch(layout.latest))).version
 
 
 class Reading(NamedTuple):

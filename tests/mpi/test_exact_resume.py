@@ -33,6 +33,14 @@ CASES = {
         "learner.outlier_deviations=2.0",
         "learner.outlier_window_updates=20",
     ],
+    "allreduce": [
+        "learning.update=allreduce",
+        "learning.optimizer=rmsprop",
+        "learning.learning_rate_final=1e-4",
+        "learning.learning_rate_decay=frames",
+        "learning.learning_rate_decay_length=3000",
+    ],
+    "store": ["learning.update=store", "learning.optimizer=rmsprop"],
     "ppo": [
         "learning.algorithm=ppo",
         "env.simulators=4",
@@ -99,7 +107,9 @@ cli.main()
 """hpcrl whose monitor looks more often whether a checkpoint is due, since these runs are short."""
 
 
-@pytest.mark.parametrize("case", ["catch", "ale", pytest.param("ppo", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "case", ["catch", "ale", "allreduce", *(pytest.param(case, marks=pytest.mark.long) for case in ("store", "ppo"))]
+)
 def test_stopped_and_killed_and_resumed(case, tmp_path):
     run_dir = tmp_path / "stopped"
     start(run_dir, case, 100)

@@ -1,11 +1,13 @@
 """Many learners: synchronous ones equal one with a larger batch, and jobs of them train, stop and resume."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import run_ranks, train
+from launching import ROOT, run_ranks, train
 
+from hpcrl.errors import TopologyError
 from hpcrl.launch.resume import load_shard
 from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.runlog import read_runlog
@@ -59,6 +61,18 @@ def test_nccl_without_a_gpu_is_a_clear_error(tmp_path):
     done = train(2, CONFIG, tmp_path, *SYNCHRONOUS, "learner.reduce=nccl")
     assert done.returncode == 2, done.stderr
     assert "expected 'auto', 'mpi' or 'gloo', because NCCL needs a GPU" in done.stderr
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize(
+    "update", ["allreduce", *(pytest.param(update, marks=pytest.mark.long) for update in ("server", "store"))]
+)
+def test_networks_that_differ_between_ranks_end_the_job_with_a_clear_error(update, tmp_path):
+    options = [*SYNCHRONOUS[:1], f"learning.update={update}", "network.kind=uneven:make"]
+    done = train(3, CONFIG, tmp_path, *options, PYTHONPATH=f"{ROOT}{os.pathsep}{RANKS}", timeout=60)
+    assert done.returncode == TopologyError.exit_code, done.stderr
+    assert "makes another network than rank 0" in done.stderr
+    assert "its parameter 0 has shape [9, 50], not [8, 50]" in done.stderr
 
 
 @pytest.mark.one_mpi

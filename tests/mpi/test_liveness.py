@@ -30,6 +30,8 @@ CONFIG = HERE / "small.toml"
 HEARTBEAT_SECONDS = 2.0
 LIMITS = [f"run.heartbeat_seconds={HEARTBEAT_SECONDS}", "run.stall_seconds=5.0"]
 
+SYNCHRONOUS = ["topology.layout=sampler_learner", "learning.update=allreduce"]
+
 
 @contextlib.contextmanager
 def stopped(pid: int):
@@ -102,8 +104,9 @@ def test_a_hung_actor_does_not_keep_the_run_from_its_end(tmp_path):
         (0, [], "rank 0 (parameter_server 0, monitor 0)"),
         (1, ["topology.servers=2"], "rank 1 (parameter_server 1)"),
         pytest.param(2, ["run.lock_step=true"], "rank 2 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
+        pytest.param(1, SYNCHRONOUS, "rank 1 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
     ],
-    ids=["monitor", "server", "lock step"],
+    ids=["monitor", "server", "lock step", "synchronous"],
 )
 def test_a_stopped_rank_that_is_needed_ends_the_job(which, overrides, name, tmp_path):
     with training_job(3, CONFIG, tmp_path / "run", *LIMITS, *overrides) as job:

@@ -70,6 +70,12 @@ def test_lanes_in_node_memory_are_sampled_whole_while_others_write():
     assert overwritten > 0
 
 
+def test_a_node_pulls_each_version_once_and_pushes_sums():
+    said = output(4, "node_sharing.py")
+    assert "crossed" in said
+    assert "pushes" in said
+
+
 STACKS = {
     "tcp": {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"},
     "ofi": {"MPIR_CVAR_CH4_NETMOD": "ofi"},

@@ -364,3 +364,17 @@ def test_a_resolved_policy_configuration_is_read_back_equal(tmp_path):
     config = from_dict({"learning": {"algorithm": "a2c", "learning_rate": 1e-3}, "policy": {"groups": 2}})
     (tmp_path / "config.toml").write_text(to_toml(config))
     assert load(tmp_path / "config.toml") == config
+
+
+def test_gradients_of_a_node_are_combined_for_servers_only_and_one_at_a_time():
+    for update in ("store", "allreduce"):
+        learning = {"update": update, "node_combine": True}
+        faults = faults_of({"learning": learning, "topology": {"layout": "sampler_learner"}})
+        assert any(line.startswith("learning.node_combine: expected False") for line in faults), faults
+    (line,) = faults_of({"learning": {"node_combine": True}, "learner": {"pipeline": 1}})
+    assert line == "learner.pipeline: expected 0 with learning.node_combine, got 1"
+
+
+def test_a_step_is_recorded_for_dqn_only():
+    faults = faults_of({"learner": {"cuda_graph": True}, "learning": {"algorithm": "ppo"}})
+    assert "learner.cuda_graph: expected false with algorithm 'ppo', got true" in faults

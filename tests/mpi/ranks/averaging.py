@@ -12,8 +12,8 @@ from torch import nn
 
 from hpcrl.algorithms.optimizers import Optimizer, make_rule
 from hpcrl.errors import TransportError
-from hpcrl.launch.learners import make_reduction
 from hpcrl.launch.nodes import places
+from hpcrl.launch.reductions import make_reduction
 from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, ReplicatedParameters
 from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY
 from hpcrl.transport.agreement import Agreement
@@ -31,6 +31,7 @@ MOST_NORM = 0.5
 
 comm = MPI.COMM_WORLD
 nodes = [place.node for place in places(comm)]
+labels = [f"rank {rank}" for rank in range(comm.size)]
 torch.set_num_threads(1)
 
 
@@ -106,10 +107,20 @@ def together(name: str, backend: str, refused=(), infinite=(), compressed=False)
             parameters=parameters,
             agreement=agreement,
             everyone=everyone,
-            reduction=make_reduction(everyone, nodes, backend=backend, compressed=compressed, device="cpu", keep=keep),
+            reduction=make_reduction(
+                everyone,
+                nodes,
+                backend=backend,
+                compressed=compressed,
+                device="cpu",
+                size=len(replica.flat),
+                labels=labels,
+                stall_seconds=60.0,
+                keep=keep,
+            ),
             max_gradient_norm=MOST_NORM,
             verify_period=7,
-            labels=[f"rank {rank}" for rank in range(comm.size)],
+            labels=labels,
         )
         update.start()
         mine = slice(BATCH * comm.rank, BATCH * (comm.rank + 1))

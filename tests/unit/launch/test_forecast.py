@@ -33,6 +33,7 @@ SIZES = Sizes(
     gradient_slots=1,
     optimizer_vectors=2,
     reduced_bytes=4,
+    combined=False,
     stored=False,
     virtual_delay=0,
 )
@@ -135,6 +136,24 @@ def test_traffic_between_nodes():
     assert near.received_bytes_per_second == far.sent_bytes_per_second == pytest.approx(pushed)
     assert near.sent_bytes_per_second == far.received_bytes_per_second == pytest.approx(pulled)
     assert f.pulled_bytes_per_second == pytest.approx(2 * pulled)
+
+
+def test_a_version_comes_to_a_node_once_and_gradients_may_leave_it_together():
+    """Server on node 0, three bundles on node 1, each of which wants every version."""
+    p = make(4, [0] + [1] * 3)
+    f = forecast(p, SIZES, replace(PERIODS, training_intensity=0.1), updates_per_second=10)
+    apart, together = (
+        forecast(p, replace(SIZES, combined=combined), PERIODS, updates_per_second=10) for combined in (False, True)
+    )
+    assert f.pulled_bytes_per_second == pytest.approx(3 * (10 + 0.1) * VECTOR)
+    assert f.nodes[0].sent_bytes_per_second == pytest.approx((10 + 0.1) * VECTOR)
+    assert (apart.minibatches, together.minibatches) == (1, 3)
+    assert together.steps_per_second == pytest.approx(3 * apart.steps_per_second)
+    # What three share: the parameters and the target that they pull, the sum that they push.
+    assert apart.nodes[1].shared_bytes == 2 * VECTOR
+    assert together.nodes[1].shared_bytes == 3 * VECTOR
+    # As many bytes for three times the minibatches
+    assert [side.nodes[0].received_bytes_per_second for side in (apart, together)] == [pytest.approx(10 * VECTOR)] * 2
 
 
 def test_pulls_of_a_rank_move_each_version_at_most_once():

@@ -80,9 +80,11 @@ def test_split_needs_learner_and_actors_on_the_same_node():
 
 
 def test_learners_get_the_gpus_of_their_node_in_order_and_the_cores_that_others_leave():
-    p = make(10, [0] * 5 + [1] * 5, servers=2, gpus_per_node=3, cores_per_node=[9, 5])
+    p = make(10, [0] * 5 + [1] * 5, servers=2, gpus_per_node=3, cores_per_node=[13, 5])
     assert [rank.device for rank in p.ranks] == ["cpu", "cuda:0", "cuda:1", "cuda:2", "cuda:0"] * 2
+    # On the first node (13 - 1 for the server) / 4, of which one is for the GPU.
     assert [rank.threads for rank in p.ranks] == [1, 2, 2, 2, 2, 1, 1, 1, 1, 1]
+    assert make(5, cores_per_node=9).ranks[1].threads == 2
     assert make(4, learner_threads=5).ranks[1].threads == 5
     assert make(4, cores_per_node=2).ranks[1].threads == 1
 

@@ -42,6 +42,9 @@ class Request:
     def Test(self):
         return self.complete
 
+    def Wait(self):
+        assert self.complete
+
 
 @pytest.fixture
 def ranks(monkeypatch):
@@ -129,6 +132,22 @@ def test_reports_reach_the_first_rank_in_their_order(ranks):
     while second.push({0: (np.zeros(3, np.uint8),)}):
         pass
     assert len(second._unsent) == agreement.MOST_NOTES
+
+
+def test_a_rank_that_is_alone_knows_everything_at_once(ranks):
+    (rank,) = ranks(1)
+    rank.set("global_update", 7)
+    rank.set("written/0", 42)
+    rank.set("stop", 2)
+    assert (rank.get("global_update"), rank.get("written/0"), rank.get("stop")) == (7, 42, 2)
+    assert rank.add("total_frames", 4) == 104
+    rank.offer(True)
+    assert rank.offers().tolist() == [True]
+    assert rank.add("total_frames", 4) == rank.settled("total_frames") == rank.get("total_frames") == 108
+    for i in range(NOTES + 2):
+        rank.push({0: (np.full(3, i, np.uint8),)})
+    assert rank.waiting() == [NOTES + 2]
+    assert rank.offers() is None
 
 
 @pytest.mark.parametrize("seed", range(40))
