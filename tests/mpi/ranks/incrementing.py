@@ -16,7 +16,7 @@ comm = MPI.COMM_WORLD
 store = ChunkStore(comm, owners=[0], bounds=[0, LENGTH], chunks=CHUNKS, vectors=2, locking=LOCKING)
 wait_for_all(comm)
 adders = max(comm.size - 1, 1)
-mine = INCREMENTS // adders
+mine = INCREMENTS // adders + (1 <= comm.rank <= INCREMENTS % adders)
 began, missed = time.perf_counter(), 0
 if comm.rank or comm.size == 1:
     backoff = Backoff(comm)
@@ -38,9 +38,7 @@ if comm.rank or comm.size == 1:
 seconds = time.perf_counter() - began
 wait_for_all(comm)
 if comm.rank == 0:
-    total = (
-        comm.size == 1 and mine or sum(INCREMENTS // adders + (r <= INCREMENTS % adders) for r in range(1, comm.size))
-    )
+    total = INCREMENTS
     for chunk in range(len(store.chunks)):
         block = store.try_acquire(chunk)
         assert block.count[0] == total, (chunk, block.count, total)
