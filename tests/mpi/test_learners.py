@@ -17,8 +17,8 @@ CONFIG = Path(__file__).with_name("small.toml")
 SYNCHRONOUS = ["topology.layout=sampler_learner", "learning.update=allreduce", "learner.verify_period_updates=10"]
 
 
-def output(ranks: int, program: str, *arguments, **extra: str) -> str:
-    done = run_ranks(ranks, ["-m", "mpi4py", RANKS / program, *arguments], timeout=120, **extra)
+def output(ranks: int, program: str, *arguments, timeout: float = 120) -> str:
+    done = run_ranks(ranks, ["-m", "mpi4py", RANKS / program, *arguments], timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -97,7 +97,7 @@ def test_stored_parameters_are_those_of_all_gradients_in_their_order(learners, p
     ],
 )
 def test_no_increment_of_a_locked_chunk_is_lost(locking, increments, chunks):
-    said = output(4, "incrementing.py", locking, increments, chunks)
+    said = output(4, "incrementing.py", locking, increments, chunks, timeout=600)
     assert f"each {increments} " in said, said
 
 
