@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_random_kills import start
+from test_random_kills import announced, start
 
 from hpcrl.errors import EXIT_STOPPED
 from hpcrl.storage import checkpoint as checkpoints
@@ -26,30 +26,38 @@ def catches_signals(pid: int) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_250_signals_at_random_times(tmp_path, seed):
+    """Ten starts with 25 each: every other one is hit at once, the rest when they train."""
     run_dir, rng = tmp_path / "run", np.random.default_rng(seed)
-    sent = starts = update = 0
-    while sent < 250:
-        process = start(run_dir)
+    update = 0
+    for number in range(10):
+        process, before = start(run_dir), len(announced(run_dir))
         while not catches_signals(process.pid):
             time.sleep(0.001)
-        time.sleep(rng.uniform(0, 6.0))  # while it imports, begins, resumes, trains or writes
-        while process.poll() is None and sent < 250:
-            process.send_signal(rng.choice(SIGNALS))
-            sent += 1
+        if number % 2:
+            wait_until_it_trains(process, run_dir, before)
+        time.sleep(rng.uniform(0, 2.0))
+        for _ in range(25):
+            process.send_signal(rng.choice(SIGNALS))  # one that has ended already hears of no more
             time.sleep(rng.exponential(0.05))
         err = process.communicate(timeout=120)[1]
-        starts += 1
         assert process.returncode == EXIT_STOPPED, err
         assert "Traceback" not in err
-        assert len(list_segments(run_dir)[0]) == starts  # each start has trained, once
+        assert len(list_segments(run_dir)[0]) == number + 1  # each start has trained, once
         newest, skipped = checkpoints.latest(run_dir)
         assert not skipped
         assert not list((run_dir / "checkpoints").glob("*.tmp"))
-        if newest:
-            assert newest.global_update >= update
-            update = newest.global_update
-    assert starts > 5
+        assert newest.global_update >= update
+        update = newest.global_update
     assert update > 0
+
+
+def wait_until_it_trains(process, run_dir, before):
+    """Until it has written a checkpoint."""
+    deadline = time.monotonic() + 120
+    while len(announced(run_dir)) == before:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_the_handler_only_sets_attributes():
