@@ -222,7 +222,8 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_is_not_queued_again(slurm, tmp_
 @pytest.mark.long
 def test_a_job_stops_before_its_time_limit_and_goes_on(slurm, tmp_path):
     run_dir = tmp_path / "run"
-    job = submit(slurm, run_dir, "slurm_node.sh", sbatch=("--ntasks=3", "--time=1", "--signal=B:USR1@1"))
+    # Slurm's warning, which may come a minute early, is a signal here that nobody heeds.
+    job = submit(slurm, run_dir, "slurm_node.sh", sbatch=("--ntasks=3", "--time=1", "--signal=B:URG@1"))
     wait_for(lambda: updates_of(run_dir))
     for number in (2, 3):
         wait_for_start(slurm, job, run_dir, number)
