@@ -31,7 +31,10 @@ def train(delay: int, learning_rate: float, seed: int) -> list[tuple[int, float]
     """Return the frame at which each episode ended, and its return."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    games = [Environment("breakout", sticky_action_prob=0.1, random_seed=100 * seed + i) for i in range(SIMULATORS)]
+    games = [Environment("breakout", sticky_action_prob=0.1) for _ in range(SIMULATORS)]
+    for i, game in enumerate(games):
+        game.seed(100 * seed + i)
+        game.reset()
     actions = games[0].minimal_action_set()
     network = nn.Sequential(nn.Linear(400, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 3))
     target, old = copy.deepcopy(network), copy.deepcopy(network)

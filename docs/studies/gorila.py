@@ -116,6 +116,9 @@ def groups(name: str) -> dict[str, list[Case]]:
             for rate in (1e-3, 3e-4, 1e-4)
             for delay in (0, 5)
         ]
+        found["learning rate of Adam, 8 bundles"] = [
+            case(task, f"{rate:g}", f"learning.learning_rate={rate}", bundles=8) for rate in (1e-3, 3e-4, 1e-4)
+        ]
     if name == "catch":
         mixed = "0:1, 30:1, 100:1"
         found |= {
