@@ -103,10 +103,10 @@ def test_stopped_simulators_are_named_and_end_the_job_if_no_learner_can_go_on(ca
 @pytest.mark.parametrize("case", ["a3c", "ga3c"])
 def test_where_others_can_go_on_they_do(case, tmp_path):
     ranks, sets = CASES[case]
-    job_to_end = training_job(ranks, CONFIG, tmp_path / "run", *sets, *LIMITS, "run.total_frames=300000")
+    job_to_end = training_job(ranks, CONFIG, tmp_path / "run", *sets, *LIMITS, "run.total_frames=60000")
     with job_to_end as job, stopped(rank_pids(job)[-1:]):
         _, err = job.communicate(timeout=200)
     assert job.returncode == EXIT_FINISHED, err
     assert f"rank {ranks - 1} (simulator" in err
     assert f"the job ends without rank {ranks - 1}" in err
-    assert read_runlog(tmp_path / "run", "progress")["total_frames"][-1] >= 300_000
+    assert read_runlog(tmp_path / "run", "progress")["total_frames"][-1] >= 60_000
