@@ -138,12 +138,23 @@ def generalisation() -> Found:
     if not file.exists():
         return OPEN, ""
     found = json.loads(file.read_text())
-    kept = {who: row["human"]["mean"] / row["noop"]["mean"] for who, row in found["players"].items()}
     told = "; ".join(
         f"{who}: no-ops {row['noop']['mean']:,.0f}, surrogate starts {row['human']['mean']:,.0f}"
         for who, row in found["players"].items()
     )
-    return SMALL if kept["bundled"] > kept["serial"] else NOT, f"{found['game']}, {found['training']}: {told}"
+    told = f"{found['game']}, {found['training']}: {told}"
+    (serial, error), (bundled, other) = (_kept(found["players"][who]) for who in ("serial", "bundled"))
+    if abs(bundled - serial) < 2 * np.hypot(error, other):
+        return OPEN, f"{told}; no difference beyond two standard errors"
+    return SMALL if bundled > serial else NOT, told
+
+
+def _kept(row: dict[str, dict[str, float]]) -> tuple[float, float]:
+    """The share of its no-op score that a player has from other starts, and the standard error of it."""
+    human, noop = row["human"], row["noop"]
+    errors = [one["deviation"] / one["episodes"] ** 0.5 / max(one["mean"], 1e-9) for one in (human, noop)]
+    share = human["mean"] / max(noop["mean"], 1e-9)
+    return share, float(share * np.hypot(*errors))
 
 
 def claims() -> dict[str, list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""One process against bundles, no-op and surrogate human starts (Gorila, section 5): ``python docs/starts.py RUNS``.
+"""One process against bundles, no-op and human starts (Gorila, section 5): ``python docs/starts.py RUNS [FRAMES]``.
 
 Both train for the same number of frames of Road Runner, docs/starts.toml, from which the paper's question is asked in
 small: who keeps more of what it scores from no-op starts, when it starts in games that somebody else has played? The
@@ -14,7 +14,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 RESULT, CONFIG = ROOT / "docs" / "measured" / "starts.json", ROOT / "docs" / "starts.toml"
-GAME, FRAMES, EPISODES, STARTS = "ALE/RoadRunner-v5", 60_000, 30, 30
+GAME, FRAMES, EPISODES, STARTS = "ALE/RoadRunner-v5", 400_000, 30, 30
 PLAYERS = {"serial": 0, "bundled": 3}
 """Ranks of each; 0: without a launcher."""
 
@@ -28,9 +28,9 @@ def call(*arguments: object, ranks: int = 0) -> None:
         raise SystemExit(f"failed: {command}")
 
 
-def train(player: str, runs: Path) -> None:
+def train(player: str, runs: Path, frames: int) -> None:
     """Train until the frames are played; a run that was stopped goes on."""
-    keys = [f"run.total_frames={FRAMES}", *(["topology.layout=serial"] if player == "serial" else [])]
+    keys = [f"run.total_frames={frames}", *(["topology.layout=serial"] if player == "serial" else [])]
     options = [part for key in keys for part in ("--set", key)]
     call("train", CONFIG, "--run-dir", runs / player, *options, ranks=PLAYERS[player])
 
@@ -46,18 +46,18 @@ def evaluate(player: str, runs: Path, protocol: str) -> dict[str, float]:
     return {"mean": float(returns.mean()), "deviation": float(returns.std(ddof=1)), "episodes": len(returns)}
 
 
-def main(runs: Path) -> None:
+def main(runs: Path, frames: int = FRAMES) -> None:
     runs.mkdir(parents=True, exist_ok=True)
     for player in PLAYERS:
-        train(player, runs)
+        train(player, runs, frames)
     if not (runs / "starts.h5").exists():
         call("starts", "record", GAME, "--random", "--count", STARTS, "--output", runs / "starts.h5")
     players = {who: {protocol: evaluate(who, runs, protocol) for protocol in ("noop", "human")} for who in PLAYERS}
-    record = {"game": "Road Runner", "training": f"{FRAMES:,} frames each, one seed", "players": players}
+    record = {"game": "Road Runner", "training": f"{frames:,} frames each, one seed", "players": players}
     RESULT.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), *map(int, sys.argv[2:]))

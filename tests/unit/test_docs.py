@@ -1,5 +1,6 @@
 """Pages that can be wrong: what they name exists, and what they show runs."""
 
+import json
 import re
 from pathlib import Path
 
@@ -45,6 +46,23 @@ def test_a_claim_whose_files_say_otherwise_is_not_reproduced(docs, monkeypatch):
     fewer = {label: {"returns": [[value] * 4]} for value, label in enumerate(reversed(claims.BUNDLES))}
     monkeypatch.setattr(claims, "_study", lambda name, title: fewer)
     assert (claims.bundles_better()[0], claims.bundles_worse()[0]) == (claims.NOT, claims.SMALL)
+
+
+def test_a_difference_within_the_noise_is_no_verdict(docs, monkeypatch, tmp_path):
+    import claims
+
+    def players(bundled):
+        noop = {"mean": 1000.0, "deviation": 300.0, "episodes": 30}
+        return {
+            who: {"noop": noop, "human": noop | {"mean": mean}}
+            for who, mean in (("serial", 500.0), ("bundled", bundled))
+        }
+
+    monkeypatch.setattr(claims, "MEASURED", tmp_path)
+    for bundled, verdict in ((550.0, claims.OPEN), (900.0, claims.SMALL), (100.0, claims.NOT)):
+        record = {"game": "A game", "training": "a while", "players": players(bundled)}
+        (tmp_path / "starts.json").write_text(json.dumps(record))
+        assert claims.generalisation()[0] == verdict
 
 
 def test_rows_of_benchmarks_stand_in_the_page_where_they_are_kept(docs, monkeypatch, tmp_path):
