@@ -93,8 +93,9 @@ MEASURED = Costs(
     server_idle=0.031,
     delay=1e-3,
 )
-"""On a core of an Intel Xeon (Sapphire Rapids) with MPICH 5.0.2 and AdaGrad, while other work shared its caches: without,
-what is due to bytes takes about 0.6 of that (``hpcrl bench transport``). ``hpcrl bench scale`` fits those of a machine."""
+"""On a core of an Intel Xeon (Sapphire Rapids) with MPICH 5.0.2 and AdaGrad, while other work shared its caches:
+without, what is due to bytes takes about 0.6 of that (``hpcrl bench transport``). ``bench scale`` fits those of any
+machine."""
 
 
 def fit(samples: Sequence[Sample]) -> Costs:
