@@ -60,7 +60,7 @@ def picture(results: Results, name: str) -> None:
     figure, axes = panels(2)
     draw(results, "frames", axes[0], "frames of all learners")
     draw(results, "seconds", axes[1], "wall time [s]")
-    figure.savefig(HERE.parent / f"learners_{name}.png")
+    figure.savefig(HERE.parent / f"learners_{name}.png", bbox_inches="tight")
 
 
 def draw_locks() -> None:
@@ -76,7 +76,7 @@ def draw_locks() -> None:
     )
     axes[0].legend(fontsize=8)
     axes[0].grid(alpha=0.3)
-    figure.savefig(HERE.parent / "learners_locks.png")
+    figure.savefig(HERE.parent / "learners_locks.png", bbox_inches="tight")
 
 
 def draw_all() -> None:
