@@ -35,7 +35,7 @@ CASES = {
     ],
     "allreduce": [
         "learning.update=allreduce",
-        "learning.training_intensity=16.0",  # a gradient in every round, at whatever round a checkpoint is cut
+        "learning.training_intensity=16.0",  # a gradient after each step, whenever a checkpoint is cut
         "learning.optimizer=rmsprop",
         "learning.learning_rate_final=1e-4",
         "learning.learning_rate_decay=frames",
