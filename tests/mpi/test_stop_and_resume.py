@@ -19,8 +19,8 @@ CONFIG = Path(__file__).with_name("small.toml")
 
 @pytest.fixture
 def job(tmp_path):
-    """A training job of three ranks that goes on until it is stopped, and its run directory."""
-    with training_job(3, CONFIG, tmp_path / "run") as process:
+    """A training job of three ranks that goes on until it is stopped and packs its checkpoints, and its run directory."""
+    with training_job(3, CONFIG, tmp_path / "run", f"run.scratch_dir={tmp_path}/scratch") as process:
         yield process, tmp_path / "run"
 
 
@@ -31,6 +31,7 @@ def _assert_stopped(process, run_dir):
     assert checkpoint is not None, err
     assert not skipped
     assert checkpoint.global_update > 0
+    assert {path.name for path in checkpoint.path.iterdir()} == {"manifest.json", "node-0.tar"}
     assert "stopped" in out
     assert str(run_dir) in out  # the summary says where things lie
     assert not list((run_dir / "checkpoints").glob("*.tmp"))
