@@ -19,7 +19,7 @@ CONFIG = Path(__file__).with_name("small.toml")
 
 @pytest.fixture
 def job(tmp_path):
-    """A training job of three ranks that goes on until it is stopped and packs its checkpoints, and its run directory."""
+    """A training job of three ranks, which packs its checkpoints and goes on until it is stopped; its run directory."""
     with training_job(3, CONFIG, tmp_path / "run", f"run.scratch_dir={tmp_path}/scratch") as process:
         yield process, tmp_path / "run"
 
