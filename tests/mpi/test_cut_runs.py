@@ -65,8 +65,9 @@ def fail(ranks, run_dir, *overrides):
 def test_in_the_serial_layout_bit_for_bit(tmp_path):
     overrides = (*COMMON, "checkpoint.period_seconds=1.0")
     end = cut(0, tmp_path / "cut", *overrides) + 100
-    for name in ("cut", "whole"):
-        done = train(0, CONFIG, tmp_path / name, *overrides, f"run.total_updates={end}", timeout=600)
+    for name, seconds in (("cut", 1.0), ("whole", 300.0)):
+        last = (f"run.total_updates={end}", f"checkpoint.period_seconds={seconds}")
+        done = train(0, CONFIG, tmp_path / name, *overrides, *last, timeout=600)
         assert done.returncode == 0, done.stderr
     assert_same_at(end, tmp_path / "cut", tmp_path / "whole")
 
