@@ -60,9 +60,7 @@ stage() {
     local began=$SECONDS
     STAGED=${HPCRL_LOCAL:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}}/hpcrl-$SLURM_JOB_ID
     trap unstage EXIT
-    for_each_group sbcast_to_group "$1"
-    # shellcheck disable=SC2016  # the variables are of the shell on each node
-    for_each_group on_each_node bash -c 'mkdir -p "$1" && tar -xf "$1.tar" -C "$1" && rm "$1.tar"' bash "$STAGED"
+    for_each_group unpack "$1"
     echo "$(date -Is) unpacked $1 in $STAGED on every node, in $(( SECONDS - began )) s"
 }
 
@@ -72,9 +70,11 @@ unstage() {
     STAGED=
 }
 
-sbcast_to_group() {
+unpack() {
     local job=SLURM_JOB_ID${group:+_HET_GROUP_$group}
     sbcast --force --jobid="${!job}" "$1" "$STAGED.tar"
+    # shellcheck disable=SC2016  # the variables are of the shell on each node
+    on_each_node bash -c 'mkdir -p "$1" && tar -xf "$1.tar" -C "$1" && rm "$1.tar"' bash "$STAGED"
 }
 
 # Run a command once on every node of the job, or of one group of a heterogeneous job.
