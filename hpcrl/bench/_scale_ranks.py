@@ -48,8 +48,6 @@ from hpcrl.types import Batch, EnvStep
 SIMULATORS, BATCH_SIZE, INTENSITY = 4, 32, 8.0
 FRAME, STACK, CAPACITY = (84, 84), 4, 64
 REPORT_RECORDS = 256
-WARM_SECONDS = 1.0
-"""After the first update of the last server or learner, before anything is measured."""
 LOOK_SECONDS = 0.25
 
 
@@ -377,7 +375,7 @@ def main(spec: SimpleNamespace) -> None:
         stall_seconds=spec.stall_seconds,
         end=job.end,
     )
-    meter = Meter(job.timeline)
+    meter = Meter(job.timeline, spec.warm_seconds)
     loop.run([*roles, meter], over=job.stop, beat=heartbeat, backoff=idle)
     meter.look()
     leave(comm, roles, counters=job.counters, reporter=job.reporter, heartbeat=heartbeat)
@@ -395,8 +393,8 @@ class Meter:
 
     kind, index = "meter", 0
 
-    def __init__(self, timeline: Timeline):
-        self.timeline, self.spans, self.used = timeline, [], []
+    def __init__(self, timeline: Timeline, warm_seconds: float):
+        self.timeline, self.warm_seconds, self.spans, self.used = timeline, warm_seconds, [], []
         self.look()
 
     def step(self) -> bool:
@@ -417,7 +415,7 @@ class Meter:
         """
         stopped = self.used[-1][0]
         first = next((s.begin + s.seconds for s in self.spans if ACTIVITIES[s.activity] == work), stopped)
-        self.begin, self.end = comm.allreduce(first, MPI.MAX) + WARM_SECONDS, comm.allreduce(stopped, MPI.MIN)
+        self.begin, self.end = comm.allreduce(first, MPI.MAX) + self.warm_seconds, comm.allreduce(stopped, MPI.MIN)
         used = np.interp([self.begin, self.end], *zip(*self.used, strict=True))
         mine = {name: self.within([s[2:] for s in self.spans if ACTIVITIES[s.activity] == name]) for name in ACTIVITIES}
         return {

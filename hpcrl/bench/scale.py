@@ -48,6 +48,8 @@ IDLE_SHARE = 0.5
 SECONDS = 12.0
 """Of training in each job."""
 CORES = len(os.sched_getaffinity(0))
+WARM_SHARE = 0.1
+"""Of that time, after the first update of the last server or learner, before anything is measured."""
 LIMIT_SECONDS = 240.0
 SLEEPS = {"simulate": "simulation", "infer": "inference", "gradient": "gradient"}
 """What sleeps, and the bare loop's name for it."""
@@ -193,6 +195,7 @@ def specification(
         "parameters": parameters,
         "sleeps": dict(sleeps),
         "seconds": seconds,
+        "warm_seconds": WARM_SHARE * seconds,
         "run_dir": str(run_dir),
         "optimizer": "adagrad",
         "slots": config.server.slots,
