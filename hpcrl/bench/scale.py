@@ -110,7 +110,7 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
     with _jobs.measurement("hpcrl bench scale", json_path) as job:
         sleeps = dict.fromkeys(SLEEPS, 5e-3) if quick else measured_sleeps()
         text = ", ".join(f"{name} {1e3 * seconds:.2f} ms" for name, seconds in sleeps.items())
-        job.notes += [f"a bundle sleeps for each update: {text}", f"{SECONDS:g} s of training in each job"]
+        job.notes.append(f"a bundle sleeps for each update: {text}; {SECONDS:g} s of training in each job")
         job.notes.append("scale.*.bound = bundles / (t_simulate + t_infer + t_gradient)")
         found: dict[tuple[str, int, int], Found] = {}
         for series, servers, bundles in QUICK if quick else JOBS:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcrl.analysis.scaling import MEASURED, Cluster, predict
-from hpcrl.bench import scale
+from hpcrl.bench import read_json, scale
 from hpcrl.bench.scale import Found
 
 FOUND = Found(
@@ -71,3 +71,23 @@ def test_the_model_is_tried_on_jobs_that_it_was_not_fitted_to():
 
 def test_the_papers_shape_is_among_the_jobs():
     assert ("idle", 31, 100) in scale.JOBS
+
+
+def test_run_measures_every_job_and_tries_the_model(tmp_path, monkeypatch):
+    jobs = []
+
+    def measure(launcher, directory, servers, bundles, sleeps, seconds, *, parameters):
+        jobs.append((servers, bundles))
+        sleep = sum(sleeps.values())
+        rate = 0.5 * bundles / sleep
+        return FOUND._replace(
+            servers=servers, bundles=bundles, vector_bytes=4 * parameters, sleep_seconds=sleep, updates_per_second=rate
+        )
+
+    monkeypatch.setattr(scale, "measure", measure)
+    monkeypatch.setattr(scale, "measured_sleeps", lambda: {"simulate": 1e-3, "infer": 2e-3, "gradient": 1e-2})
+    scale.run(tmp_path / "rows.json")
+    assert jobs == [job[1:] for job in scale.JOBS]
+    names = {row.name for row in read_json(tmp_path / "rows.json")}
+    assert {"scale.full.1+1.ratio", "scale.idle.31+100.start", "scale.cost.server_byte"} <= names
+    assert {f"scale.model.{series}.{s}+{b}.ratio" for series, s, b in scale.HELD_OUT} <= names
