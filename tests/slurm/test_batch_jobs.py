@@ -154,7 +154,7 @@ def test_an_environment_is_packed_and_unpacked_on_the_nodes_of_each_group(slurm,
     venv.create(small)
     for packages in small.glob("lib/python*/site-packages"):
         (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    library = Path(sys.prefix) / "lib" / "libmpi.so"
+    library = max((Path(sys.prefix) / "lib").glob("libmpi.so.*"))
     variables = {**ENVIRONMENT, "HPCRL_VENV": str(small), "PYTHONPATH": "", "MPI4PY_LIBMPI": str(library)}
     slurm.client("bash", "jobs/pack_environment.sh", packed, **variables)
     run_dir, sbatch = tmp_path / "run", ("--nodes=1", "--ntasks=1", ":", "--nodes=1", "--ntasks-per-node=3")
