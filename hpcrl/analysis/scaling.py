@@ -94,8 +94,8 @@ MEASURED = Costs(
     delay=1e-3,
 )
 """On a core of an Intel Xeon (Sapphire Rapids) with MPICH 5.0.2 and AdaGrad, while other work shared its caches:
-without, what is due to bytes takes about 0.6 of that (``hpcrl bench transport``). ``bench scale`` fits those of any
-machine."""
+without, what is due to bytes takes about 0.6 of that (``hpcrl bench transport``). Put together by hand
+(docs/scaling.md); ``bench scale`` fits those of any machine."""
 
 
 def fit(samples: Sequence[Sample]) -> Costs:
