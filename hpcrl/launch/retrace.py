@@ -142,7 +142,8 @@ class RetracedJob(Job):
     def __init__(self, world: "Retrace", kind: str, index: int, rank_map: Plan):
         self.world, self.serves, self.role_index, self.total_frames = world, kind == "parameter_server", index, 0
         comm = Alone(rank_map.ranks_of(kind)[index], len(rank_map.ranks))
-        super().__init__(comm, world.config, rank_map, world.run_dir, "", None, ExitStack(), None, labels=(), end=None)
+        alone = {"labels": (), "end": None, "scratch_dir": None}
+        super().__init__(comm, world.config, rank_map, world.run_dir, "", None, ExitStack(), None, **alone)
 
     def _make_windows(self) -> None:
         world, index = self.world, self.role_index

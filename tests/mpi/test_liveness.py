@@ -126,8 +126,8 @@ def _assert_stalls(job, which, name):
     with stopped(pid):
         _, err = job.communicate(timeout=30)
     assert job.returncode == EXIT_STALLED, err
-    assert name in err
-    assert "run.stall_seconds" in err
+    assert name in err, err
+    assert "run.stall_seconds" in err, err
 
 
 @pytest.mark.one_mpi

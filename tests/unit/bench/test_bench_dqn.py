@@ -64,7 +64,7 @@ def test_a_run_that_hardly_learned_gives_no_rate():
 def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
     asked = {}
 
-    def wait(command, output, limit_seconds):
+    def wait(command, output, limit_seconds, look, period_seconds):
         asked["command"], asked["config"] = command, config.load(next(tmp_path.glob("*.toml")))
         (tmp_path / "job").mkdir()
         return 85
