@@ -116,23 +116,23 @@ class NodeCollectives(Collectives):
         """What each rank of the node stored before, all of them see afterwards."""
         self._memory.show()
         meetings = self._memory.add(self._node_comm.rank, 1)
-        request, backoff = self._node_comm.Ibarrier(), Backoff(self._node_comm, MEETING_SECONDS)
+        backoff = Backoff(self._node_comm, MEETING_SECONDS)
         waited, last = 0.0, time.monotonic()
-        while not request.Test():
+        # Not MPI's barrier: who has come need do nothing further for the others to go on, so who is late has stopped.
+        while (late := self._memory.get(range(self._node_comm.size)) < meetings).any():
             backoff.wait()
             now = time.monotonic()
             waited += min(now - last, 1.0)  # a job that was suspended as a whole has not waited
             last = now
             if waited > self.patience:
-                self._give_up(meetings)
+                self._give_up(late)
         self._memory.show()
 
-    def _give_up(self, meetings: int) -> None:
-        came = self._memory.get(range(self._node_comm.size))
-        late = [label for label, count in zip(self._labels, came, strict=True) if count < meetings]
+    def _give_up(self, late: np.ndarray) -> None:
+        names = ", ".join(label for label, is_late in zip(self._labels, late, strict=True) if is_late)
         raise StalledError(
-            f"{', '.join(late) or 'another rank of the node'} has stopped in the middle of a sum of gradients "
-            f"{self.patience:.0f} s ago (run.stall_seconds); synchronous learners cannot go on without it"
+            f"{names} has stopped in the middle of a sum of gradients {self.patience:.0f} s ago (run.stall_seconds); "
+            f"synchronous learners cannot go on without it"
         )
 
     def free(self) -> None:
