@@ -158,7 +158,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on_and_leaves_nothing_behind(t
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 3), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
+    ("seed", "kills"), [(0, 10), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
 )
 def test_a_rank_that_is_killed_ends_the_job_and_the_next_start_reads_what_it_left(seed, kills, tmp_path):
     run_dir, rng, updates = tmp_path / "run", random.Random(seed), 0
