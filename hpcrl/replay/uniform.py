@@ -47,7 +47,8 @@ class UniformReplay:
         Sum of all priorities by the number of records that could be drawn for it; NaN without priorities.
     """
 
-    hidden = age = mean_priority = float("nan")
+    hidden = mean_priority = float("nan")
+    _last: Draw | None = None
 
     def __init__(self, lanes: Lanes, *, n_step: int, discount: float, reward_clip: float | None):
         if not 1 <= n_step <= lanes.n_step:
@@ -68,6 +69,14 @@ class UniformReplay:
         """Filled share of the memory, 0 to 1."""
         committed = np.minimum(self._lanes.cursors.committed(), self._lanes.capacity)
         return float(committed.sum()) / (self._lanes.num_lanes * self._lanes.capacity)
+
+    @property
+    def age(self) -> float:
+        """See above; worked out when it is asked for, which is seldom."""
+        if self._last is None:
+            return float("nan")
+        newest = self._lanes.cursors.recent()[1] - 1
+        return float((newest[self._last.lane] - self._last.index).mean())
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Batch | None:
         """Draw ``B = batch_size`` transitions, with replacement.
@@ -126,8 +135,7 @@ class UniformReplay:
                 return None
             for old, new in zip((*draw, windows, bad), (*again[0], *again[1:]), strict=True):
                 old[rows] = new
-        newest = self._lanes.cursors.recent()[1] - 1
-        self.age = float((newest[draw.lane] - draw.index).mean())
+        self._last = draw
         return draw, windows
 
     def _attempt(self, count: int, rng: np.random.Generator) -> tuple[Draw, np.ndarray, np.ndarray] | None:
