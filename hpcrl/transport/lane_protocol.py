@@ -113,13 +113,13 @@ def look(layout: LanesLayout) -> Program:
     return cursors.reshape(-1, 2)
 
 
-def read(layout: LanesLayout, lane: np.ndarray, first: np.ndarray, rows: Sequence[np.ndarray]) -> Program:
+def read(layout: LanesLayout, offsets: Sequence[int], rows: Sequence[np.ndarray]) -> Program:
     """Copy runs of consecutive records, then look at the cursors.
 
     Parameters
     ----------
-    lane, first
-        int64 ``[B]``: lane and absolute index of the first record of each run.
+    offsets
+        First byte of each run; see `LanesLayout.data`.
     rows
         Where each run is copied to, contiguous, all of one length.
 
@@ -128,7 +128,7 @@ def read(layout: LanesLayout, lane: np.ndarray, first: np.ndarray, rows: Sequenc
     int64 [lanes, 2]
         What :func:`look` gives; it tells which runs were :func:`overtaken`.
     """
-    yield GetMany(layout.data(lane, first).tolist(), rows)
+    yield GetMany(offsets, rows)
     return (yield from look(layout))
 
 

@@ -53,6 +53,9 @@ class HostedLanes:
             lanes = self.lanes_of(host)
             start = round_up(FLOAT_BYTES * table_floats * lanes)
             self._layouts.append(LanesLayout(start, lanes, capacity, mirror, record_bytes))
+        places = [(self._layouts[lane % len(hosts)], lane // len(hosts)) for lane in range(num_lanes)]
+        self._first_bytes = np.array([layout.slot(place, 0) for layout, place in places], np.int64)
+        """int64 ``[L]``: where each lane begins in its host's window"""
         mine = self._layouts[self.hosts.index(comm.rank)] if comm.rank in self.hosts else None
         self.window = Window(
             comm,
@@ -64,7 +67,7 @@ class HostedLanes:
         )
         self.table = self.window.local[: mine.start].view(np.float64) if mine else None
         """float64, this host's own; see :meth:`show`"""
-        self._writers = {lane: LaneWriter(self._layouts[lane % len(hosts)], lane // len(hosts)) for lane in writes}
+        self._writers = {lane: LaneWriter(*places[lane]) for lane in writes}
         self._turn = threading.Lock()
         self._seen: np.ndarray | None = None
         """int64 ``[L, 2]``: the cursors as they were seen last"""
@@ -117,20 +120,20 @@ class HostedLanes:
         bool [B]
             Which runs their writers may have overtaken meanwhile; records before index 0 are not looked at.
         """
-        host, place = lane % len(self.hosts), lane // len(self.hosts)
-        rows, reserved = list(out.reshape(len(out), -1).view(np.uint8)), np.empty(len(lane), np.int64)
-        mine = {h: np.flatnonzero(host == h) for h in set(host.tolist())}
-        programs = {
-            h: read(self._layouts[h], place[runs], first[runs], [rows[b] for b in runs.tolist()])
-            for h, runs in mine.items()
-        }
+        hosts = len(self.hosts)
+        offsets = self._first_bytes[lane] + first % self.capacity * self._layouts[0].record_bytes
+        wanted: dict[int, tuple[list[int], list[np.ndarray]]] = {}
+        rows = out.reshape(len(out), -1).view(np.uint8)
+        for number, offset, row in zip(lane.tolist(), offsets.tolist(), rows, strict=True):
+            begins, parts = wanted.setdefault(number % hosts, ([], []))
+            begins.append(offset)
+            parts.append(row)
         # Its columns may be in use, so a new array.
         seen = np.zeros((self.num_lanes, 2), np.int64) if self._seen is None else self._seen.copy()
-        for h, cursors in self._drive(programs).items():
-            reserved[mine[h]] = cursors[place[mine[h]], 0]
-            seen[h :: len(self.hosts)] = cursors
+        for host, cursors in self._drive({h: read(self._layouts[h], *runs) for h, runs in wanted.items()}).items():
+            seen[host::hosts] = cursors
         self._seen = seen
-        return overtaken(reserved, np.maximum(first, 0), self.capacity)
+        return overtaken(seen[lane, 0], np.maximum(first, 0), self.capacity)
 
     def read_tables(self, wanted: Mapping[int, Sequence[tuple[int, np.ndarray]]]) -> None:
         """Copy from the tables of hosts: for each host, from which float on into which float64 array."""

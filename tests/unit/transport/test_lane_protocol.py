@@ -84,7 +84,7 @@ def copy_a_run(reader):
     if not choices:
         return (yield from look(reader.layout)), None, None, False
     first, out = choices[reader.place], vector(-1, RUN)
-    cursors = yield from read(reader.layout, np.array([reader.lane]), np.array([first]), [out])
+    cursors = yield from read(reader.layout, [reader.layout.data(reader.lane, first)], [out])
     return cursors, first, out, not overtaken(cursors[reader.lane, 0], first, reader.layout.capacity)
 
 
@@ -313,7 +313,7 @@ def copying(one_attempt):
 
 @copying
 def does_not_check(reader, first, out):
-    return (yield from read(reader.layout, np.array([0]), np.array([first]), [out])), first, out, True
+    return (yield from read(reader.layout, [reader.layout.data(0, first)], [out])), first, out, True
 
 
 @copying
@@ -328,19 +328,19 @@ def checks_while_it_copies(reader, first, out):
 
 @copying
 def checks_what_is_committed(reader, first, out):
-    cursors = yield from read(reader.layout, np.array([0]), np.array([first]), [out])
+    cursors = yield from read(reader.layout, [reader.layout.data(0, first)], [out])
     return cursors, first, out, not overtaken(cursors[0, 1], first, reader.layout.capacity)
 
 
 @copying
 def is_content_with_one_less(reader, first, out):
-    cursors = yield from read(reader.layout, np.array([0]), np.array([first]), [out])
+    cursors = yield from read(reader.layout, [reader.layout.data(0, first)], [out])
     return cursors, first, out, not overtaken(cursors[0, 0] - 1, first, reader.layout.capacity)
 
 
 @copying
 def asks_for_one_more(reader, first, out):
-    cursors = yield from read(reader.layout, np.array([0]), np.array([first]), [out])
+    cursors = yield from read(reader.layout, [reader.layout.data(0, first)], [out])
     return cursors, first, out, not overtaken(cursors[0, 0] + 1, first, reader.layout.capacity)
 
 
@@ -349,7 +349,7 @@ def draws_what_is_reserved(reader):
     if not choices:
         return (yield from look(reader.layout)), None, None, False
     first, out = choices[NEWEST], vector(-1, RUN)
-    cursors = yield from read(reader.layout, np.array([0]), np.array([first]), [out])
+    cursors = yield from read(reader.layout, [reader.layout.data(0, first)], [out])
     return cursors, first, out, not overtaken(cursors[0, 0], first, reader.layout.capacity)
 
 

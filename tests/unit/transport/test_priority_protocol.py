@@ -146,7 +146,7 @@ class Learner(Party):
         if not drawn:
             return None
         index, out = drawn[0], vector(0, 1)
-        cursors = yield from read(LANE, np.array([0]), np.array([index]), [out])
+        cursors = yield from read(LANE, [LANE.data(0, index)], [out])
         if overtaken(int(cursors[0, 0]), index, CAPACITY):
             return None
         return index, int(out[0]), int(priorities[index % CAPACITY])
