@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from hpcrl.bench._frames import Replay, pong_frames
 from hpcrl.bench._jobs import MARK
-from hpcrl.storage.checkpoint import write_state
+from hpcrl.storage.statefile import write_state
 from hpcrl.transport.parameters import ShardedVector
 
 SIZE = 1_687_206

@@ -17,7 +17,8 @@ from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.networks import FlatParameters
 from hpcrl.storage import schema
 from hpcrl.storage.best import read_best
-from hpcrl.storage.checkpoint import Checkpoint, find_fault, latest, read_manifest, read_state, write_state
+from hpcrl.storage.checkpoint import Checkpoint, find_fault, latest, read_manifest
+from hpcrl.storage.statefile import read_state, write_state
 
 
 class Agent(NamedTuple):

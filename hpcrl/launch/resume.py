@@ -13,7 +13,8 @@ from hpcrl.errors import StorageError
 from hpcrl.launch.sizes import num_parameters
 from hpcrl.launch.topology import Plan
 from hpcrl.roles.checkpointing import is_replay, owner_name
-from hpcrl.storage.checkpoint import Checkpoint, clean, latest, read_state
+from hpcrl.storage.checkpoint import Checkpoint, clean, latest
+from hpcrl.storage.statefile import read_state
 
 FIXED_KEYS = tuple(f"network.{key}" for key in ("kind", "hidden", "dueling", "layer_norm", "distribution", "support"))
 """Keys that decide what the parameters mean."""

@@ -21,6 +21,7 @@ from hpcrl.storage import checkpoint, schema
 from hpcrl.storage.best import mark_best, read_best
 from hpcrl.storage.packs import pack
 from hpcrl.storage.replay import Priorities, ReplayCut
+from hpcrl.storage.statefile import write_state
 
 if TYPE_CHECKING:  # what reads checkpoints without MPI takes names from here
     from hpcrl.transport.counters import Counters
@@ -72,7 +73,7 @@ class RoleState:
     def cut(self) -> Callable[[Path], None]:
         """Copy the state of the role; what is returned writes it."""
         state = self.role.state()
-        return lambda path: checkpoint.write_state(path, self.role.kind, state, {})
+        return lambda path: write_state(path, self.role.kind, state, {})
 
 
 class ReplayState:

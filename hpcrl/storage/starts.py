@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcrl.errors import StorageError
-from hpcrl.storage.checkpoint import read_state, write_state
+from hpcrl.storage.statefile import read_state, write_state
 from hpcrl.types import GameStart
 
 

@@ -5,8 +5,9 @@ from collections import Counter
 import numpy as np
 
 from hpcrl.replay.division import transitions
-from hpcrl.storage.checkpoint import Checkpoint, read_state, state_path
+from hpcrl.storage.checkpoint import Checkpoint, state_path
 from hpcrl.storage.replay import ReplayFile
+from hpcrl.storage.statefile import read_state
 
 
 def parameters(checkpoint: Checkpoint) -> dict[str, bytes]:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from launching import training_job
 
-from hpcrl.storage.checkpoint import latest, read_state, state_path
+from hpcrl.storage.checkpoint import latest, state_path
 from hpcrl.storage.runlog import read_runlog
+from hpcrl.storage.statefile import read_state
 
 pytestmark = pytest.mark.one_mpi
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from launching import run_ranks, train
 
-from hpcrl.storage.checkpoint import latest, read_state, state_path
+from hpcrl.storage.checkpoint import latest, state_path
 from hpcrl.storage.runlog import read_runlog
+from hpcrl.storage.statefile import read_state
 
 CONFIG = Path(__file__).with_name("small.toml")
 

@@ -18,6 +18,7 @@ from hpcrl.errors import StorageError
 from hpcrl.launch import inspect, watch
 from hpcrl.storage import checkpoint, runlock, schema
 from hpcrl.storage.runlog import RunLog
+from hpcrl.storage.statefile import write_state
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 def write_checkpoint(run_dir, update, absent=()):
     directory = checkpoint.begin(run_dir, update)
     path = checkpoint.state_path(directory, "parameter_server-0")
-    checkpoint.write_state(path, "parameter_server", {"params": [1.0, 2.0]}, {})
+    write_state(path, "parameter_server", {"params": [1.0, 2.0]}, {})
     attributes = {"total_frames": 4 * update, "wall_seconds": 2.0 * update}
     checkpoint.finish(directory, ["parameter_server-0"], absent, attributes)
 

@@ -19,6 +19,7 @@ from hpcrl.launch.resume import (
 )
 from hpcrl.launch.topology import plan, shard_bounds
 from hpcrl.storage import checkpoint as checkpoints
+from hpcrl.storage.statefile import write_state
 
 VECTORS = ("params", "target", "optimizer/exp_avg", "optimizer/exp_avg_sq")
 
@@ -42,7 +43,7 @@ def write(run_dir, update, shards):
     owners = [f"parameter_server-{i}" for i in range(len(shards))]
     bounds = [0, *np.cumsum([len(shard["params"]) for shard in shards]).tolist()]
     for owner, shard in zip(owners, shards, strict=True):
-        checkpoints.write_state(checkpoints.state_path(directory, owner), "parameter_server", shard, {})
+        write_state(checkpoints.state_path(directory, owner), "parameter_server", shard, {})
     return checkpoints.finish(directory, owners, [], {"total_frames": 4 * update, "shard_bounds": bounds})
 
 
@@ -117,7 +118,7 @@ def written_by(run_dir, config, rank_map, owners=("replay-0",), update=5):
     directory = checkpoints.begin(run_dir, update)
     for owner in owners:
         kind = owner.rpartition("-")[0]
-        checkpoints.write_state(checkpoints.state_path(directory, owner), kind, {"some": np.zeros(1)}, {})
+        write_state(checkpoints.state_path(directory, owner), kind, {"some": np.zeros(1)}, {})
     attributes = {"total_frames": 20, **identity(config, rank_map)}
     return checkpoints.finish(directory, owners, [], attributes)
 

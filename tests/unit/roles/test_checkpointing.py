@@ -13,6 +13,7 @@ from hpcrl.roles.checkpointing import CheckpointKeeper, ReplayState, RoleState, 
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage.best import read_best
 from hpcrl.storage.replay import ReplayFile
+from hpcrl.storage.statefile import read_state, write_state
 
 
 class Shard:
@@ -88,7 +89,7 @@ def test_a_checkpoint_holds_the_state_of_every_owner(tmp_path):
     assert newest.attributes["total_frames"] == 28
     for index in (0, 1):
         path = checkpoints.state_path(newest.path, f"parameter_server-{index}")
-        arrays, _ = checkpoints.read_state(path, "parameter_server")
+        arrays, _ = read_state(path, "parameter_server")
         np.testing.assert_array_equal(arrays["params"], np.full(5, 7, np.float32))
 
 
@@ -148,11 +149,7 @@ def test_state_is_copied_when_asked_for_and_training_goes_on_meanwhile(tmp_path)
     job.keeper.step()
     newest, _ = checkpoints.latest(tmp_path)
     versions = [
-        int(
-            checkpoints.read_state(checkpoints.state_path(newest.path, f"parameter_server-{i}"), "parameter_server")[0][
-                "version"
-            ]
-        )
+        int(read_state(checkpoints.state_path(newest.path, f"parameter_server-{i}"), "parameter_server")[0]["version"])
         for i in (0, 1)
     ]
     assert versions == [3, 4]  # every owner is cut at its own time
@@ -214,7 +211,7 @@ class Memory:
     def cut(self):
         def write(path):
             assert self.released.wait(30)
-            checkpoints.write_state(path, "replay", {"records": np.arange(3)}, {})
+            write_state(path, "replay", {"records": np.arange(3)}, {})
 
         return write
 
@@ -234,7 +231,7 @@ def test_all_owners_of_a_rank_are_cut_in_the_same_round_and_answer_together(tmp_
     assert writer.step()
     assert counters.get("written/7") == 5 * checkpointing.ATTEMPTS + 1
     directory = checkpoints.unfinished_dir(tmp_path, 5)
-    arrays, _ = checkpoints.read_state(checkpoints.state_path(directory, "parameter_server-0"), "parameter_server")
+    arrays, _ = read_state(checkpoints.state_path(directory, "parameter_server-0"), "parameter_server")
     assert arrays["version"] == 5
     assert checkpoints.state_path(directory, "replay-0").exists()
 
@@ -278,7 +275,7 @@ def test_the_files_of_a_node_are_made_in_its_scratch_directory_and_packed_into_o
     newest, skipped = checkpoints.latest(tmp_path)
     assert not skipped
     for owner in newest.owners:
-        arrays, _ = checkpoints.read_state(newest.file(owner), "parameter_server")
+        arrays, _ = read_state(newest.file(owner), "parameter_server")
         assert arrays["version"] == 0
         assert newest.files[owner]["pack"] == "node-3.tar"
     with open(directory.with_suffix("") / "node-3.tar", "r+b") as file:

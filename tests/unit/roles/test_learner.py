@@ -9,7 +9,7 @@ from hpcrl.roles.gradient_record import HEADER_WORDS, encode_verdict
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
 from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, OUTLIER, PARTLY_APPLIED, ServerUpdate
-from hpcrl.storage.checkpoint import flatten
+from hpcrl.storage.statefile import flatten
 
 SERVERS = [(4, 0, 3), (2, 3, 8)]
 """Rank, begin and end of two shards of eight parameters."""

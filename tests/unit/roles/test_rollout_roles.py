@@ -14,7 +14,7 @@ from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.roles.updates import APPLIED
 from hpcrl.sampling.rollout import Rollout
 from hpcrl.sampling.sampler import Sampler
-from hpcrl.storage.checkpoint import flatten
+from hpcrl.storage.statefile import flatten
 
 HORIZON, SIMULATORS = 6, 4
 

@@ -11,7 +11,7 @@ from hpcrl.networks import Replica, mlp
 from hpcrl.roles.replicated import OwnReplica, OwnVector
 from hpcrl.roles.secondary import SecondaryLearner
 from hpcrl.roles.shard import Shard
-from hpcrl.storage.checkpoint import flatten
+from hpcrl.storage.statefile import flatten
 
 
 class Episodes:

@@ -10,7 +10,7 @@ from hpcrl.roles.actor import Actor
 from hpcrl.roles.evaluator import Episodes, Evaluator
 from hpcrl.roles.ratio import LocalTally, TrainingRatio
 from hpcrl.seeding import generator, generator_state, restore_generator, seed_sequence
-from hpcrl.storage.checkpoint import flatten, read_state, write_state
+from hpcrl.storage.statefile import flatten, read_state, write_state
 
 
 class Policy:

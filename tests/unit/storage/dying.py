@@ -13,6 +13,7 @@ from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import replay as replay_files
 from hpcrl.storage.best import mark_best, read_best
 from hpcrl.storage.replay import ReplayCut
+from hpcrl.storage.statefile import write_state
 
 OWNERS = ("parameter_server-0", "learner-0", "replay-0")
 SIZES = {"capacity": 200, "stack": 2, "n_step": 1}
@@ -29,7 +30,7 @@ def write(run_dir, update):
     directory = checkpoints.begin(run_dir, update)
     for owner in OWNERS[:2]:
         path = checkpoints.state_path(directory, owner)
-        checkpoints.write_state(path, owner.rpartition("-")[0], {"value": np.full(5000, update)}, {})
+        write_state(path, owner.rpartition("-")[0], {"value": np.full(5000, update)}, {})
     lanes = local_lanes(1, (4,), np.int32, **SIZES)
     fill(lanes, update)
     ReplayCut(lanes.memory, lanes.cursors, **SIZES).write(checkpoints.state_path(directory, "replay-0"))

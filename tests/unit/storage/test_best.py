@@ -6,11 +6,12 @@ import pytest
 from hpcrl.errors import StorageError
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage.best import Best, mark_best, read_best
+from hpcrl.storage.statefile import write_state
 
 
 def write(run_dir, update):
     directory = checkpoints.begin(run_dir, update)
-    checkpoints.write_state(checkpoints.state_path(directory, "learner-0"), "learner", {"x": np.zeros(2)}, {})
+    write_state(checkpoints.state_path(directory, "learner-0"), "learner", {"x": np.zeros(2)}, {})
     checkpoints.finish(directory, ["learner-0"], [], {})
 
 

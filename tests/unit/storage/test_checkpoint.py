@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hpcrl.errors import StorageError
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import schema
+from hpcrl.storage.statefile import flatten, read_state, write_state
 
 OWNERS = ["parameter_server-0", "learner-0"]
 
@@ -24,7 +25,7 @@ def write(run_dir, global_update, value=None, absent=()):
     for owner in OWNERS:
         array = np.full(1000, global_update if value is None else value, np.float32)
         path = checkpoints.state_path(directory, owner)
-        checkpoints.write_state(path, owner.partition("-")[0], {"params": array}, {"version": global_update})
+        write_state(path, owner.partition("-")[0], {"params": array}, {"version": global_update})
     return checkpoints.finish(directory, OWNERS, list(absent), {"total_frames": 4 * global_update})
 
 
@@ -46,9 +47,9 @@ def test_round_trip_of_state(tmp_path):
         "nan": np.float64("nan"),
     }
     attributes = {"rng": generator.bit_generator.state, "none": None, "text": "é" * 200_000, "n": np.int64(4)}
-    checkpoints.write_state(tmp_path / "learner-0.h5", "learner", arrays, attributes)
-    found, found_attributes = checkpoints.read_state(tmp_path / "learner-0.h5", "learner")
-    expected = checkpoints.flatten(arrays)
+    write_state(tmp_path / "learner-0.h5", "learner", arrays, attributes)
+    found, found_attributes = read_state(tmp_path / "learner-0.h5", "learner")
+    expected = flatten(arrays)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
@@ -84,39 +85,39 @@ def test_flatten_loses_nothing(state):
             return a.keys() == b.keys() and all(equal(a[name], b[name]) for name in a)
         return np.array_equal(a, b, equal_nan=True)
 
-    assert equal(unflatten(checkpoints.flatten(state)), state)
+    assert equal(unflatten(flatten(state)), state)
 
 
 @pytest.mark.parametrize("value", [object(), "text", None, 2**70, [1, [2, 3]]])
 def test_what_only_pickle_could_hold_is_refused_by_name(tmp_path, value):
     with pytest.raises((StorageError, ValueError), match="outer/inner|inhomogeneous"):
-        checkpoints.write_state(tmp_path / "x.h5", "learner", {"outer": {"inner": value}}, {})
+        write_state(tmp_path / "x.h5", "learner", {"outer": {"inner": value}}, {})
     assert not (tmp_path / "x.h5").exists()
 
 
 def test_attribute_that_json_cannot_hold_is_refused_by_name(tmp_path):
     with pytest.raises(StorageError, match="'bad'"):
-        checkpoints.write_state(tmp_path / "x.h5", "learner", {}, {"bad": object()})
+        write_state(tmp_path / "x.h5", "learner", {}, {"bad": object()})
 
 
 def test_type_and_version_are_checked(tmp_path, monkeypatch):
     path = tmp_path / "learner-0.h5"
-    checkpoints.write_state(path, "learner", {}, {})
+    write_state(path, "learner", {}, {})
     with pytest.raises(StorageError, match="expected .*'actor', found type 'learner'"):
-        checkpoints.read_state(path, "actor")
+        read_state(path, "actor")
     monkeypatch.setitem(schema.VERSIONS, "learner", 2)
     with pytest.raises(StorageError, match="expected 'learner' version 2, found version 1"):
-        checkpoints.read_state(path, "learner")
+        read_state(path, "learner")
     with pytest.raises(StorageError, match="unknown file type 'lerner'"):
-        checkpoints.write_state(tmp_path / "y.h5", "lerner", {}, {})
+        write_state(tmp_path / "y.h5", "lerner", {}, {})
 
 
 def test_state_file_is_never_overwritten(tmp_path):
     path = tmp_path / "learner-0.h5"
-    checkpoints.write_state(path, "learner", {"a": 1}, {})
+    write_state(path, "learner", {"a": 1}, {})
     with pytest.raises(StorageError, match="learner-0.h5"):
-        checkpoints.write_state(path, "learner", {"a": 2}, {})
-    assert checkpoints.read_state(path, "learner")[0]["a"] == 1
+        write_state(path, "learner", {"a": 2}, {})
+    assert read_state(path, "learner")[0]["a"] == 1
 
 
 def test_latest_is_the_newest_and_says_what_it_holds(tmp_path):
@@ -127,7 +128,7 @@ def test_latest_is_the_newest_and_says_what_it_holds(tmp_path):
     assert (found.global_update, found.number, skipped) == (200, 2, [])
     assert found.path == checkpoints.checkpoint_dir(tmp_path, 200)
     assert (list(found.owners), found.absent, found.attributes) == (OWNERS, ("actor-3",), {"total_frames": 800})
-    arrays, attributes = checkpoints.read_state(checkpoints.state_path(found.path, "learner-0"), "learner")
+    arrays, attributes = read_state(checkpoints.state_path(found.path, "learner-0"), "learner")
     assert arrays["params"][0] == 200
     assert attributes == {"version": 200}
 
@@ -238,7 +239,7 @@ def test_a_kill_while_finishing_leaves_the_one_before(tmp_path, monkeypatch, poi
     write(tmp_path, 100)
     directory = checkpoints.begin(tmp_path, 200)
     for owner in OWNERS:
-        checkpoints.write_state(checkpoints.state_path(directory, owner), owner.partition("-")[0], {}, {})
+        write_state(checkpoints.state_path(directory, owner), owner.partition("-")[0], {}, {})
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, point, kill)
         with pytest.raises(Killed):
@@ -270,7 +271,7 @@ def test_the_same_update_again_replaces(tmp_path):
     assert names(tmp_path) == [step(0)]
     assert again.number == 2
     path = checkpoints.state_path(checkpoints.latest(tmp_path)[0].path, "learner-0")
-    assert checkpoints.read_state(path, "learner")[0]["params"][0] == 2.0
+    assert read_state(path, "learner")[0]["params"][0] == 2.0
 
 
 def test_a_kill_between_the_two_renames_is_undone(tmp_path):
@@ -308,4 +309,4 @@ def test_unwritable_directory_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="checkpoints/step-000000000001.tmp"):
         checkpoints.begin(tmp_path, 1)
     with pytest.raises(StorageError, match="nowhere/learner-0.h5: No such file"):
-        checkpoints.write_state(tmp_path / "nowhere" / "learner-0.h5", "learner", {}, {})
+        write_state(tmp_path / "nowhere" / "learner-0.h5", "learner", {}, {})

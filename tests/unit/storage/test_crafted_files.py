@@ -11,6 +11,7 @@ from hpcrl.errors import StorageError
 from hpcrl.replay import local_lanes
 from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage.replay import Priorities, ReplayCut, ReplayFile
+from hpcrl.storage.statefile import read_state, write_state
 
 
 class Bomb:
@@ -102,32 +103,32 @@ def target(tmp_path):
 @pytest.mark.parametrize("where", ["arrays", "arrays/nested"])
 def test_a_crafted_state_is_refused(tmp_path, target, craft, where):
     path = tmp_path / "learner-0.h5"
-    checkpoints.write_state(path, "learner", {"params": np.zeros(3), "nested": {"more": 1}}, {})
+    write_state(path, "learner", {"params": np.zeros(3), "nested": {"more": 1}}, {})
     with h5py.File(path, "r+") as file:
         craft(file[where], target)
     with pytest.raises(StorageError, match="learner-0.h5.*bad"):
-        checkpoints.read_state(path, "learner")
+        read_state(path, "learner")
 
 
 @pytest.mark.parametrize("name", ["arrays", "attributes"])
 def test_a_group_that_is_a_link_is_refused(tmp_path, target, name):
     path = tmp_path / "learner-0.h5"
-    checkpoints.write_state(path, "learner", {"params": np.zeros(3)}, {})
+    write_state(path, "learner", {"params": np.zeros(3)}, {})
     with h5py.File(path, "r+") as file:
         del file[name]
         file[name] = h5py.ExternalLink(str(target), "/")
     with pytest.raises(StorageError, match=f"{name} in the file itself, found a link of kind ExternalLink"):
-        checkpoints.read_state(path, "learner")
+        read_state(path, "learner")
 
 
 @pytest.mark.parametrize("value", [pickle.dumps(Bomb()), b"\x80", 7, "__import__('os')"])
 def test_an_attribute_that_is_no_json_is_refused(tmp_path, value):
     path = tmp_path / "learner-0.h5"
-    checkpoints.write_state(path, "learner", {}, {})
+    write_state(path, "learner", {}, {})
     with h5py.File(path, "r+") as file:
         file["attributes"].attrs["rng"] = np.void(value) if isinstance(value, bytes) else value
     with pytest.raises(StorageError, match="cannot read .*learner-0.h5"):
-        checkpoints.read_state(path, "learner")
+        read_state(path, "learner")
 
 
 @pytest.mark.parametrize("craft", CRAFTED, ids=lambda craft: craft.__name__)
@@ -148,7 +149,7 @@ def test_a_crafted_replay_is_refused(tmp_path, target, craft, name):
 
 def test_a_manifest_names_no_files_elsewhere(tmp_path):
     directory = checkpoints.begin(tmp_path, 1)
-    checkpoints.write_state(checkpoints.state_path(directory, "learner-0"), "learner", {}, {})
+    write_state(checkpoints.state_path(directory, "learner-0"), "learner", {}, {})
     found = checkpoints.finish(directory, ["learner-0"], [], {})
     path = found.path / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -12,6 +12,7 @@ from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import schema
 from hpcrl.storage.replay import ReplayCut, ReplayFile
 from hpcrl.storage.runlog import RunLog, read_runlog
+from hpcrl.storage.statefile import write_state
 
 
 @pytest.fixture
@@ -32,10 +33,10 @@ def test_checkpoint(small_disk):
     path = checkpoints.state_path(directory, "learner-0")
     state = {f"array{i}": np.random.default_rng(i).random(100_000) for i in range(4)}
     with pytest.raises(StorageError, match="learner-0.h5: No space left on device.*free some space"):
-        checkpoints.write_state(path, "learner", state, {})
+        write_state(path, "learner", state, {})
     assert not path.exists()
     grow(small_disk)
-    checkpoints.write_state(path, "learner", state, {})
+    write_state(path, "learner", state, {})
     checkpoints.finish(directory, ["learner-0"], [], {})
     assert checkpoints.latest(small_disk)[0].global_update == 1
 

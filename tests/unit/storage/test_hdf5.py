@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from hpcrl.storage import hdf5
-from hpcrl.storage.checkpoint import read_state, write_state
 from hpcrl.storage.hdf5 import open_file
+from hpcrl.storage.statefile import read_state, write_state
 
 
 @pytest.fixture

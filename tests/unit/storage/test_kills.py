@@ -14,6 +14,7 @@ from hpcrl.storage import checkpoint as checkpoints
 from hpcrl.storage import fault
 from hpcrl.storage.best import read_best
 from hpcrl.storage.replay import ReplayFile
+from hpcrl.storage.statefile import read_state
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +32,7 @@ def check_newest(run_dir):
     newest, skipped = checkpoints.latest(run_dir)
     assert not skipped
     for owner in dying.OWNERS[:2]:
-        arrays, _ = checkpoints.read_state(checkpoints.state_path(newest.path, owner), owner.rpartition("-")[0])
+        arrays, _ = read_state(checkpoints.state_path(newest.path, owner), owner.rpartition("-")[0])
         np.testing.assert_array_equal(arrays["value"], newest.global_update)
     with ReplayFile(checkpoints.state_path(newest.path, "replay-0")) as file:
         assert len(file.outcomes(0)) == 150

@@ -8,8 +8,9 @@ import pytest
 
 from hpcrl.errors import StorageError
 from hpcrl.storage import checkpoint as checkpoints
-from hpcrl.storage.checkpoint import read_state, state_path, write_state
+from hpcrl.storage.checkpoint import state_path
 from hpcrl.storage.packs import StateFile, described_file, open_state, pack, state_files
+from hpcrl.storage.statefile import read_state, write_state
 
 OWNERS = ("actor-0", "actor-12")
 
