@@ -1,9 +1,10 @@
 """Gorila in small: what parallel bundles and old gradients do to learning, and what helps; the pictures of gorila.md.
 
-    python docs/studies/gorila.py run catch runs/studies        # writes docs/studies/gorila_catch.json
-    python docs/studies/gorila.py run breakout runs/studies     # needs pip install minatar
-    python docs/studies/gorila.py draw                          # docs/gorila_*.png, and the tables
+    python docs/studies/gorila.py run catch runs/studies [PART...]   # writes docs/studies/gorila_catch.json
+    python docs/studies/gorila.py run breakout runs/studies          # needs pip install minatar
+    python docs/studies/gorila.py draw                               # docs/gorila_*.png, and the tables
 
+With parts of titles, say "delay 30", only the groups that have one of them are run; the results of the others stay.
 Needs mpiexec beside this Python, and matplotlib.
 """
 
@@ -168,8 +169,12 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["draw"]:
         draw_all()
     else:
-        _, _, task_name, runs = sys.argv
-        save(
-            collect(groups(task_name), SEEDS, Path(runs) / task_name, TASKS[task_name].frames),
-            HERE / f"gorila_{task_name}.json",
-        )
+        _, _, task_name, runs, *parts = sys.argv
+        path = HERE / f"gorila_{task_name}.json"
+        wanted = {
+            title: cases
+            for title, cases in groups(task_name).items()
+            if not parts or any(part in title for part in parts)
+        }
+        kept = json.loads(path.read_text()) if parts else {}
+        save(kept | collect(wanted, SEEDS, Path(runs) / task_name, TASKS[task_name].frames), path)
