@@ -228,7 +228,7 @@ def test_after_falling_back_the_newly_written_is_the_newest(tmp_path):
     assert names(tmp_path) == [step(150)]
 
 
-@pytest.mark.parametrize("point", ["state_files", "fsync", "_give_final_name", "_to_json"])
+@pytest.mark.parametrize("point", ["state_files", "fsync", "_give_final_name", "to_json"])
 def test_a_kill_while_finishing_leaves_the_one_before(tmp_path, monkeypatch, point):
     class Killed(BaseException):
         pass
