@@ -112,6 +112,16 @@ def old_gradients_hurt() -> Found:
     return SMALL if found["delay 100"] < found["delay 0"] else NOT, f"catch, return of the last quarter: {told}"
 
 
+def chunks() -> Found:
+    """Whether learners that do nothing but visit a store visit it more often in chunks, and one alone less often."""
+    rates = json.loads((STUDIES / "locks.json").read_text())
+    found = {learners: (visits["1"], visits["6"]) for learners, visits in rates.items()}
+    (one, one_6), (many, many_6) = found["1"], found["4"]
+    told = ", ".join(f"{learners} learners {whole:.0f} and {six:.0f}" for learners, (whole, six) in found.items())
+    told = f"visits per second of a store of 20 MB in 1 and in 6 chunks: {told.replace('1 learners', '1 learner')}"
+    return SMALL if many_6 > many and one_6 < one else NOT, told
+
+
 def _study(name: str, title: str) -> dict[str, dict]:
     cases = json.loads((STUDIES / f"{name}.json").read_text())[title]
     return {case["label"]: case for case in cases}

@@ -25,7 +25,8 @@ from hpcrl.storage.replay import ReplayFile
 from hpcrl.storage.runlog import read_runlog
 
 POINTS = 20
-"""Points of a curve; each is the mean return of the episodes that ended in its stretch of frames."""
+"""Points of a curve, where nothing else is said; each is the mean return of the episodes that ended in its stretch of
+frames."""
 
 Results = dict[str, list[dict]]
 """By the title of a group, its cases: ``label``, ``frames`` (ends of the stretches), and lists over the seeds of what
@@ -66,9 +67,11 @@ class Case:
         (run_dir / "done").touch()
 
 
-def collect(groups: Mapping[str, Sequence[Case]], seeds: Sequence[int], directory: Path, frames: int) -> Results:
+def collect(
+    groups: Mapping[str, Sequence[Case]], seeds: Sequence[int], directory: Path, frames: int, points: int = POINTS
+) -> Results:
     """Run what was not run before, one after the other, and read what came of all."""
-    ends = np.linspace(0, frames, POINTS + 1)[1:].round().astype(int)
+    ends = np.linspace(0, frames, points + 1)[1:].round().astype(int)
     results: Results = {}
     for title, cases in groups.items():
         for case in cases:
@@ -179,7 +182,7 @@ def table(cases: Sequence[dict], good: float) -> str:
         for returns in case["returns"]:
             there = np.flatnonzero(np.array(returns) >= good)
             reached.append(f"{case['frames'][there[0]]:,}" if len(there) else "never")
-            last.append(f"{np.nanmean(returns[-POINTS // 4 :]):.2f}")
+            last.append(f"{np.nanmean(returns[-len(returns) // 4 :]):.2f}")
         delay, count = np.concatenate([np.array(pairs) for pairs in case["delays"]]).T
         lines.append(
             f"| {case['label']} | {', '.join(reached)} | {', '.join(last)} | {np.average(delay, weights=count):.2f} "
