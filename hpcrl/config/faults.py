@@ -149,9 +149,14 @@ def _topology_faults(topology: "TopologyConfig") -> Iterator[Fault]:
 
 
 ALLOWED: dict[str, dict[str, tuple]] = {
-    "server": {"learner.sync_period_updates": (1,), "learner.compression": ("none",)},
+    "server": {
+        "learner.sync_period_updates": (1,),
+        "learner.compression": ("none",),
+        "learner.reduce_overlap": (False,),
+    },
     "store": {
         "learner.compression": ("none",),
+        "learner.reduce_overlap": (False,),
         "learning.node_combine": (False,),
         "run.lock_step": (False,),
         "log.apply_order": (False,),
@@ -175,30 +180,54 @@ ALLOWED: dict[str, dict[str, tuple]] = {
     },
 }
 """The only values that a way of updating has a meaning for."""
+BESIDE: dict[str, dict[str, Any]] = {
+    "learning.node_combine": {"learner.pipeline": 0, "run.lock_step": False, "log.apply_order": False},
+    "learner.reduce_overlap": {
+        "learner.compression": "none",
+        "learner.cuda_graph": False,
+        "policy.gradient_diversity": False,
+    },
+}
+"""The only values that other keys may have where a key is switched on."""
 
 
 def _update_faults(config: "Config") -> Iterator[Fault]:
     """Keys that mean nothing to the way of updating, or under which ranks would wait for each other for ever."""
     update = config.learning.update
     for key, values in ALLOWED[update].items():
-        section, name = key.split(".")
-        value = getattr(getattr(config, section), name)
-        if value not in values:
+        if (value := _value(config, key)) not in values:
             yield (
                 (key, "learning.update"),
                 f"expected {' or '.join(map(repr, values))} with learning.update = {update!r}, got {value!r}",
             )
-    if config.learning.node_combine:
-        for key, value in (("learner.pipeline", 0), ("run.lock_step", False), ("log.apply_order", False)):
-            section, name = key.split(".")
-            if (got := getattr(getattr(config, section), name)) != value:
-                yield (key, "learning.node_combine"), f"expected {value!r} with learning.node_combine, got {got!r}"
+    yield from _switch_faults(config)
     if update == "store" and config.learner.sync_period_updates > 1 and config.learning.optimizer != "adam":
         yield (
             ("learner.sync_period_updates", "learning.optimizer"),
             f"expected 1 with optimizer {config.learning.optimizer!r}, as only adam has a rule for several steps "
             f"between two visits to the store, got {config.learner.sync_period_updates}",
         )
+
+
+def _switch_faults(config: "Config") -> Iterator[Fault]:
+    """Keys that contradict one which is switched on."""
+    for switch, others in BESIDE.items():
+        if not _value(config, switch):
+            continue
+        for key, value in others.items():
+            if (got := _value(config, key)) != value:
+                yield (key, switch), f"expected {value!r} with {switch}, got {got!r}"
+    learning = config.learning
+    if config.learner.reduce_overlap and (learning.takes_trajectories or ":" in learning.algorithm):
+        yield (
+            ("learner.reduce_overlap", "learning.algorithm"),
+            f"expected false with algorithm {learning.algorithm!r}, which may make several passes for one, got true",
+        )
+
+
+def _value(config: "Config", dotted: str) -> Any:
+    section, _, key = dotted.partition(".")
+    return getattr(getattr(config, section), key)
 
 
 def _env_faults(env: "EnvConfig") -> Iterator[Fault]:
@@ -281,9 +310,7 @@ def _policy_faults(config: "Config") -> Iterator[Fault]:
         **({"exploration.ladder_alpha": 0.0} if algorithm == "pqn" else {"network.layer_norm": False}),
     }
     for dotted, value in fixed.items():
-        section, _, key = dotted.partition(".")
-        got = getattr(getattr(config, section), key)
-        if got != value:
+        if (got := _value(config, dotted)) != value:
             yield (dotted, "learning.algorithm"), f"expected {value!r} with algorithm {algorithm!r}, got {got!r}"
     if config.topology.layout == "split" and not takes_trajectories:
         yield (

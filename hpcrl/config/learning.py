@@ -151,6 +151,9 @@ class LearnerConfig(Section):
     compression: Literal["none", "bfloat16"] = Field(
         "none", description="allreduce: gradients are rounded to it before they are summed, for half the traffic"
     )
+    reduce_overlap: Bool = Field(
+        False, description="allreduce: parts of a gradient are summed while the rest is computed, for slow networks"
+    )
     verify_period_updates: Int = Field(
         1000, ge=0, description="allreduce: updates between two comparisons of all learners' parameters; 0 = never"
     )

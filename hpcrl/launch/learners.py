@@ -17,6 +17,7 @@ from hpcrl.launch.reductions import make_reduction
 from hpcrl.launch.resume import keeps_moments, load_shard
 from hpcrl.networks import Replica
 from hpcrl.roles.evaluator import Episodes
+from hpcrl.roles.overlap import Overlap
 from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, OwnVector, ReplicatedParameters
 from hpcrl.roles.secondary import SecondaryLearner
 from hpcrl.roles.shard import Shard
@@ -183,26 +184,30 @@ def make_allreduce(job: "Job", online: OwnReplica, target: "Replica | None") -> 
     """The update of a synchronous learner; collective over all learners."""
     config, labels = job.config, [job.labels[rank] for rank in job.learners]
     everyone = job.keep(Collectives(job.learner_comm))
+    overlapped = config.learner.reduce_overlap and len(labels) > 1
+    reduction = make_reduction(
+        everyone,
+        [job.plan.ranks[rank].node for rank in job.learners],
+        backend=config.learner.reduce,
+        compressed=config.learner.compression == "bfloat16",
+        overlapped=overlapped,
+        device=job.rank_plan.device,
+        size=job.bounds[-1],
+        labels=labels,
+        stall_seconds=config.run.stall_seconds,
+        keep=job.keep,
+    )
     update = AllreduceUpdate(
         online,
         target,
         parameters=job.server,
         agreement=job.counters,
         everyone=everyone,
-        reduction=make_reduction(
-            everyone,
-            [job.plan.ranks[rank].node for rank in job.learners],
-            backend=config.learner.reduce,
-            compressed=config.learner.compression == "bfloat16",
-            device=job.rank_plan.device,
-            size=job.bounds[-1],
-            labels=labels,
-            stall_seconds=config.run.stall_seconds,
-            keep=job.keep,
-        ),
+        reduction=reduction,
         max_gradient_norm=config.learning.max_gradient_norm,
         verify_period=config.learner.verify_period_updates,
         labels=labels,
+        overlap=job.keep(Overlap(online.flat, reduction, everyone)) if overlapped else None,
     )
     update.start()
     return update

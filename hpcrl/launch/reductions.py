@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from hpcrl.errors import MachineError
 from hpcrl.roles.reduction import MpiReduction, NodeReduction
-from hpcrl.transport.collectives import Collectives, NodeCollectives
+from hpcrl.transport.collectives import Collectives, NodeCollectives, SumsUnderWay
 from hpcrl.transport.waiting import wait_for_all
 
 RENDEZVOUS_DIRECTORY = "/dev/shm"
@@ -24,6 +24,7 @@ def make_reduction(
     *,
     backend: str,
     compressed: bool,
+    overlapped: bool,
     device: str,
     size: int,
     labels: Sequence[str],
@@ -42,6 +43,8 @@ def make_reduction(
         As ``learner.reduce``.
     compressed
         Whether gradients are rounded to bfloat16.
+    overlapped
+        Whether sums are begun while a gradient is computed; ``mpi`` then sums over all learners alike.
     device
         Of this learner.
     size
@@ -56,12 +59,19 @@ def make_reduction(
     Raises
     ------
     MachineError
-        NCCL cannot be used.
+        NCCL cannot be used, or MPI's sums not begun.
     """
     on_gpu, comm = device != "cpu", everyone.comm
     if backend == "auto":
         backend = "nccl" if on_gpu else "mpi"
     if backend == "mpi":
+        if overlapped:
+            if on_gpu:
+                raise MachineError(
+                    "learner.reduce_overlap: expected false with learner.reduce 'mpi' on a GPU, whose gradients are "
+                    "summed in host memory, got true"
+                )
+            return keep(MpiReduction(everyone, sums=keep(SumsUnderWay(comm))))
         if not compressed and len(set(nodes)) < len(nodes):
             patience = SHARE_OF_STALL * stall_seconds
             shared = {"node": nodes[comm.rank], "size": size, "patience_seconds": patience, "labels": labels}

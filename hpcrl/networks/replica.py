@@ -20,6 +20,9 @@ class FlatParameters:
     ----------
     values, gradients : torch.Tensor
         float32 ``[P]`` on the module's device.
+    added_to : list of torch.nn.Parameter
+        Those to whose gradients autograd adds; the others are written by the backward pass of their layer, before the
+        one that follows them.
     """
 
     def __init__(self, module: nn.Module):
@@ -28,15 +31,14 @@ class FlatParameters:
         self.values = torch.cat([p.detach().reshape(-1).to(torch.float32) for p in parameters])
         self.gradients = torch.zeros_like(self.values)
         direct = {layer.weight for layer in module.modules() if isinstance(layer, WideLinear)}
-        self._added_to: list[torch.Tensor] = []
-        """the gradients that autograd adds to"""
+        self.added_to: list[nn.Parameter] = []
         begin = 0
         for p in parameters:
             end = begin + p.numel()
             p.data = self.values[begin:end].view(p.shape)
             p.grad = self.gradients[begin:end].view(p.shape)
             if p not in direct:
-                self._added_to.append(p.grad)
+                self.added_to.append(p)
             begin = end
         for layer in module.modules():
             if isinstance(layer, WideLinear):
@@ -47,7 +49,7 @@ class FlatParameters:
 
     def zero_gradients(self) -> None:
         """Make ready for a backward pass."""
-        torch._foreach_zero_(self._added_to)
+        torch._foreach_zero_([p.grad for p in self.added_to])
 
     def check(self) -> None:
         """Raise where something (``module.to``, a foreign optimizer) has detached the views.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hpcrl.transport.collectives import Collectives
+from hpcrl.transport.collectives import Collectives, SumsUnderWay
 
 LIMIT = timedelta(hours=1)
 """torch's own limit, far beyond that of the watchdog, which can say more"""
@@ -25,10 +25,12 @@ class MpiReduction:
         Of all learners.
     compressed : bool
         Gradients are rounded to bfloat16 before they are summed: half the traffic.
+    sums : SumsUnderWay, optional
+        Of all learners; for :meth:`begin`.
     """
 
-    def __init__(self, everyone: Collectives | None, compressed: bool = False):
-        self.everyone, self.compressed = everyone, compressed
+    def __init__(self, everyone: Collectives | None, compressed: bool = False, sums: SumsUnderWay | None = None):
+        self.everyone, self.compressed, self.sums = everyone, compressed, sums
         self._mirror: torch.Tensor | None = None
 
     def sum(self, vector: torch.Tensor) -> None:
@@ -39,6 +41,18 @@ class MpiReduction:
             vector.copy_(small)
         else:
             self._sum(vector)
+
+    def begin(self, own: torch.Tensor, total: torch.Tensor) -> None:
+        """Begin to sum ``own`` into ``total``, both contiguous float32 ``[n]``; all ranks, in the same order."""
+        self.sums.begin(own.numpy(), total.numpy())
+
+    def done(self) -> bool:
+        """Whether nothing that was begun is under way any more."""
+        return self.sums.done()
+
+    def finish(self, total: torch.Tensor) -> None:
+        """Wait for what was begun; ``total`` is all that it was summed into. Collective."""
+        self.sums.wait()
 
     def _sum(self, vector: torch.Tensor) -> None:
         self._on_host(vector)
@@ -98,6 +112,7 @@ class NodeReduction(MpiReduction):
     ):
         super().__init__(leaders, compressed)
         self.nodes = nodes
+        self._under_way: list[dist.Work] = []
         dist.init_process_group(
             backend,
             store=dist.FileStore(store, size),
@@ -107,8 +122,26 @@ class NodeReduction(MpiReduction):
             device_id=torch.device(device) if backend == "nccl" else None,
         )
 
+    def begin(self, own: torch.Tensor, total: torch.Tensor) -> None:
+        """As of any reduction; what is under way is the sum inside the node."""
+        self._under_way.append(dist.all_reduce(total.copy_(own), async_op=True))
+
+    def done(self) -> bool:
+        """As of any reduction."""
+        return all(work.is_completed() for work in self._under_way)
+
+    def finish(self, total: torch.Tensor) -> None:
+        """As of any reduction; the nodes sum now."""
+        for work in self._under_way:
+            work.wait()
+        self._under_way.clear()
+        self._between_nodes(total)
+
     def _sum(self, vector: torch.Tensor) -> None:
         dist.all_reduce(vector)
+        self._between_nodes(vector)
+
+    def _between_nodes(self, vector: torch.Tensor) -> None:
         if self.nodes == 1:
             return
         if self.everyone is not None:

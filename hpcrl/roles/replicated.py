@@ -16,6 +16,7 @@ from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.errors import TransportError
 from hpcrl.networks import Replica
 from hpcrl.roles.metrics import Reporter
+from hpcrl.roles.overlap import Overlap
 from hpcrl.roles.reduction import MpiReduction
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, follow_target
@@ -152,6 +153,9 @@ class AllreduceUpdate:
         Updates between two comparisons of all copies; 0 for none. [updates]
     labels : sequence of str
         What each learner is called.
+    overlap : Overlap, optional
+        Sums gradients while they are computed; then they are offered when their sum is there. Where not all count, it
+        is made again of those that do.
     """
 
     def __init__(
@@ -166,11 +170,13 @@ class AllreduceUpdate:
         max_gradient_norm: float,
         verify_period: int,
         labels: Sequence[str],
+        overlap: Overlap | None = None,
     ):
         self.online, self.target, self.parameters = online, target, parameters
         self.agreement, self.everyone, self.reduction = agreement, everyone, reduction
         self.max_gradient_norm, self.verify_period, self.labels = max_gradient_norm, verify_period, labels
-        self._offered = self._told = False
+        self.overlap = overlap
+        self._given = self._offered = self._told = False
         self._known: list[Fate] = []
 
     def pull(self, number: int) -> None:
@@ -184,38 +190,53 @@ class AllreduceUpdate:
         if not finite and not self._told:
             self._told = True
             log.warning("minibatch %d gave a gradient that is not finite; such gradients are left out", number)
-        self._accepted, self._offered = accepted and finite, True
-        self._wasted = accepted and not finite
-        self.agreement.offer(self._accepted)
+        self._accepted, self._wasted = accepted and finite, accepted and not finite
+        self._given, self._offered = True, False
+        if self.overlap:
+            self.overlap.begin_rest()
         self._settle()
 
     def fates(self) -> list[Fate] | None:
         """Known when all learners have offered a gradient: then the average is applied."""
-        if self._offered and not self._settle():
+        if self._given and not self._settle():
             return None
         known, self._known = self._known, []
         return known
 
     def _settle(self) -> bool:
         """Apply the average if all have offered a gradient; whether they have."""
+        if not self._offered:
+            if self.overlap and not self.overlap.done():
+                return False
+            self._offered = True
+            self.agreement.offer(self._accepted)
         accepted = self.agreement.offers()
         if accepted is None:
             return False
-        self._offered = False
-        if accepted.any():
-            self._apply(int(accepted.sum()))
+        self._given = False
+        total = self._sum(accepted)
+        if total is not None:
+            self._apply(total.div_(int(accepted.sum())))
         if self._wasted:
             self._known.append((DROPPED, NO_DELAY))
         elif self._accepted:
             self._known.append((APPLIED, 0))
         return True
 
-    def _apply(self, count: int) -> None:
-        gradient, parameters = self.online.flat.gradients, self.parameters
+    def _sum(self, accepted: np.ndarray) -> torch.Tensor | None:
+        """float32 ``[P]``: of the gradients that are accepted, bool ``[ranks]``; None if there is none."""
+        gradient, total = self.online.flat.gradients, self.overlap and self.overlap.finish()
+        if not accepted.any():
+            return None
+        if total is not None and accepted.all():
+            return total
         if not self._accepted:
             gradient.zero_()
         self.reduction.sum(gradient)
-        gradient.div_(count)
+        return gradient
+
+    def _apply(self, gradient: torch.Tensor) -> None:
+        parameters = self.parameters
         if self.max_gradient_norm:
             clip_norm(gradient, self.max_gradient_norm)
         parameters.apply(gradient)

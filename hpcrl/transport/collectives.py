@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from mpi4py import MPI
@@ -62,6 +63,60 @@ class Collectives:
         if self._add_bfloat16 is not None:
             self._add_bfloat16.Free()
             self._add_bfloat16 = None
+
+
+class SumsUnderWay:
+    """Sums over all ranks of ``comm`` that go on while a rank computes; a thread makes MPI's progress meanwhile.
+
+    Ranks begin the same sums in the same order, but need not do so at the same time: nothing here waits for them but
+    :meth:`wait`.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Duplicated; making this is collective over it.
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        self.comm = comm.Dup()
+        self._requests: list[MPI.Request] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sums")
+        self._driven: Future | None = None
+
+    def begin(self, own: np.ndarray, total: np.ndarray) -> None:
+        """Begin to sum ``own`` of all ranks into ``total``, float32 ``[n]``; until then both are left alone."""
+        self._requests.append(self.comm.Iallreduce(own, total))
+        if self._driven is None or self._driven.done():
+            self._driven = self._thread.submit(self._drive)
+
+    def _drive(self) -> None:
+        backoff = Backoff(self.comm, MEETING_SECONDS)
+        while not MPI.Request.Testall(self._requests.copy()):
+            backoff.wait()
+
+    def done(self) -> bool:
+        """Whether all that was begun is done."""
+        if self._driven is not None:
+            # Two threads must not test the same request; what it did not see yet is looked at here.
+            if not self._driven.done():
+                return False
+            self._driven.result()
+        if not MPI.Request.Testall(self._requests):
+            return False
+        self._requests.clear()
+        return True
+
+    def wait(self) -> None:
+        """Wait until it is."""
+        backoff = Backoff(self.comm, MEETING_SECONDS)
+        while not self.done():
+            backoff.wait()
+
+    def free(self) -> None:
+        """Free the communicator; collective. Nothing is under way."""
+        self._thread.shutdown()
+        if self.comm != MPI.COMM_NULL:
+            self.comm.Free()
 
 
 class NodeCollectives(Collectives):

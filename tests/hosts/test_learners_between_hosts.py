@@ -1,9 +1,12 @@
 """Learners over several hosts: sums inside a host and between hosts equal flat ones, jobs train, nodes share."""
 
+import json
+import statistics
 from pathlib import Path
 
 import pytest
 
+from hpcrl.bench._jobs import MARK
 from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED
 from hpcrl.roles.updates import APPLIED
 from hpcrl.storage.checkpoint import latest
@@ -18,9 +21,10 @@ TRAIN, APART = ["-m", "hpcrl", "train"], HERE / "ranks" / "apart.py"
 @pytest.mark.long
 def test_hierarchical_sums_equal_flat_ones(hosts):
     """Both against one learner with all minibatches, for SGD, RMSProp and Adam; ``gloo`` is the hierarchical one."""
-    done = hosts.run_ranks({"h1": 2, "h2": 2}, ["-m", "mpi4py", AVERAGING, "mpi", "gloo"], timeout=120)
+    ways = ["mpi", "gloo", "mpi+overlap", "gloo+overlap"]
+    done = hosts.run_ranks({"h1": 2, "h2": 2}, ["-m", "mpi4py", AVERAGING, *ways], timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == ["mpi", "equal", "gloo", "equal"]
+    assert done.stdout.split() == [word for way in ways for word in (way, "equal")]
 
 
 @pytest.mark.long
@@ -32,6 +36,20 @@ def test_synchronous_learners_on_two_hosts_reach_their_updates_over_a_slow_cable
     done = hosts.run_ranks({"h1": 1, "h2": 2}, arguments, timeout=90)
     assert done.returncode == EXIT_FINISHED, done.stderr
     assert latest(tmp_path)[0].global_update == 60
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("megabits", [100, 1000])
+def test_sums_that_begin_during_the_backward_pass_over_a_slow_link(megabits, hosts):
+    """Nature DQN, a minibatch of 128 on each host; ``pytest -s`` shows the times, which docs/learners.md has."""
+    hosts.limit("h2", megabits * 10**6)
+    for way in ("mpi", "mpi+overlap"):
+        done = hosts.run_ranks({"h1": 1, "h2": 1}, ["-m", "hpcrl.bench._learners_ranks", 128, 4, 5, way], timeout=150)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith(MARK))
+        coupled, alone = zip(*json.loads(line.removeprefix(MARK))["pairs"], strict=True)
+        print(f"{megabits} Mbit/s, {way}: {statistics.median(coupled):.3f} s", *(f"{s:.3f}" for s in coupled))
+        print(f"    uncoupled: {statistics.median(alone):.3f} s")
 
 
 WIDE = ["network.hidden=[1024, 1024]", "run.time_limit_seconds=20", "checkpoint.replay=none"]

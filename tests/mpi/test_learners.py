@@ -14,6 +14,7 @@ from hpcrl.storage.runlog import read_runlog
 
 RANKS = Path(__file__).with_name("ranks")
 CONFIG = Path(__file__).with_name("small.toml")
+WAYS_TO_SUM = ("mpi", "gloo", "mpi+overlap", "gloo+overlap")
 SYNCHRONOUS = ["topology.layout=sampler_learner", "learning.update=allreduce", "learner.verify_period_updates=10"]
 
 
@@ -27,8 +28,8 @@ def output(ranks: int, program: str, *arguments, timeout: float = 120) -> str:
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_learners_equal_one_with_all_their_minibatches(ranks):
     """For SGD, RMSProp and Adam, also where some refuse their gradient or have one that is not finite."""
-    said = output(ranks, "averaging.py", "mpi", "gloo")
-    assert said.split() == ["mpi", "equal", "gloo", "equal"]
+    said = output(ranks, "averaging.py", *WAYS_TO_SUM)
+    assert said.split() == [word for way in WAYS_TO_SUM for word in (way, "equal")]
 
 
 @pytest.mark.one_mpi
@@ -51,7 +52,7 @@ def test_a_synchronous_job_trains_stops_and_goes_on_in_other_layouts(tmp_path):
     done = train(3, CONFIG, tmp_path, "run.total_updates=80")
     assert done.returncode == 0, done.stderr
     assert "resuming" in done.stderr
-    done = train(2, CONFIG, tmp_path, *SYNCHRONOUS, "run.total_updates=90")
+    done = train(2, CONFIG, tmp_path, *SYNCHRONOUS, "run.total_updates=90", "learner.reduce_overlap=true")
     assert done.returncode == 0, done.stderr
     assert latest(tmp_path)[0].global_update == 90
 

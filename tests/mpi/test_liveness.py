@@ -105,8 +105,11 @@ def test_a_hung_actor_does_not_keep_the_run_from_its_end(tmp_path):
         (1, ["topology.servers=2"], "rank 1 (parameter_server 1)"),
         pytest.param(2, ["run.lock_step=true"], "rank 2 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
         pytest.param(1, SYNCHRONOUS, "rank 1 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
+        pytest.param(
+            1, [*SYNCHRONOUS, "learner.reduce_overlap=true"], "rank 1 (actor 1, learner 1)", marks=pytest.mark.long
+        ),
     ],
-    ids=["monitor", "server", "lock step", "synchronous"],
+    ids=["monitor", "server", "lock step", "synchronous", "synchronous, overlapped"],
 )
 def test_a_stopped_rank_that_is_needed_ends_the_job(which, overrides, name, tmp_path):
     with training_job(3, CONFIG, tmp_path / "run", *LIMITS, *overrides) as job:

@@ -378,3 +378,19 @@ def test_gradients_of_a_node_are_combined_for_servers_only_and_one_at_a_time():
 def test_a_step_is_recorded_for_dqn_only():
     faults = faults_of({"learner": {"cuda_graph": True}, "learning": {"algorithm": "ppo"}})
     assert "learner.cuda_graph: expected false with algorithm 'ppo', got true" in faults
+
+
+def test_what_cannot_be_summed_while_it_is_computed():
+    synchronous = {"topology": {"layout": "sampler_learner"}, "learner": {"reduce_overlap": True}}
+    allreduce = {"update": "allreduce"}
+    from_dict({**synchronous, "learning": allreduce})
+    (line,) = faults_of({**synchronous, "learning": {"update": "store"}})
+    assert line == "learner.reduce_overlap: expected False with learning.update = 'store', got True"
+    lines = faults_of({**synchronous, "learning": {**allreduce, "algorithm": "ga3c"}})
+    assert any(line.startswith("learner.reduce_overlap: expected false with algorithm 'ga3c'") for line in lines)
+    learner = {"reduce_overlap": True, "compression": "bfloat16", "cuda_graph": True}
+    lines = faults_of({**synchronous, "learning": allreduce, "learner": learner})
+    assert [line.split(",")[0] for line in lines] == [
+        "learner.compression: expected 'none' with learner.reduce_overlap",
+        "learner.cuda_graph: expected False with learner.reduce_overlap",
+    ]
