@@ -10,16 +10,30 @@ from torch import nn
 from hpcrl.networks import FlatParameters, PixelConv2d, channels_last, make_network
 
 
-def test_pixel_convolution_is_one_of_frames_over_255():
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "size"),
+    [(4, 5, 2, (20, 20)), (4, 8, 4, (20, 28)), (1, 4, 4, (8, 12)), (3, 8, 4, (22, 20)), (4, 6, 4, (20, 20))],
+    ids=["plain", "blocks", "blocks of one channel", "rows left over", "no whole blocks"],
+)
+def test_pixel_convolution_is_one_of_frames_over_255(channels, kernel, stride, size):
     torch.manual_seed(0)
-    pixel, plain = PixelConv2d(4, 8, 5, 2), nn.Conv2d(4, 8, 5, 2)
+    pixel, plain = PixelConv2d(channels, 8, kernel, stride), nn.Conv2d(channels, 8, kernel, stride)
     plain.load_state_dict(pixel.state_dict())
-    frames = torch.randint(0, 256, (3, 4, 20, 20), dtype=torch.uint8)
+    frames = torch.randint(0, 256, (3, channels + 1, *size), dtype=torch.uint8)[:, 1:]
     expected = plain(frames.float() / 255)
     torch.testing.assert_close(pixel(frames), expected, rtol=1e-5, atol=1e-6)
-    expected.sum().backward()
-    pixel(frames).sum().backward()
-    torch.testing.assert_close(pixel.weight.grad, plain.weight.grad, rtol=1e-5, atol=1e-4)
+    expected.square().sum().backward()
+    pixel(frames).square().sum().backward()
+    torch.testing.assert_close(pixel.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(pixel.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_only_strides_of_four_pixels_take_blocks():
+    frames = torch.zeros((1, 4, 84, 84), dtype=torch.uint8)
+    assert PixelConv2d(4, 8, 8, 4)._takes_blocks(frames)
+    assert not PixelConv2d(4, 8, 8, 2)._takes_blocks(frames)
+    assert not PixelConv2d(4, 8, 8, 4, padding=1)._takes_blocks(frames)
+    assert not PixelConv2d(4, 8, 8, 4)._takes_blocks(frames[:, :, 1:])
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 6, 5), (3, 3, 6, 5), (1, 1, 2, 2)])
