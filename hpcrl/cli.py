@@ -307,10 +307,15 @@ def trace(
     output: Annotated[Path, typer.Option(help="File to write (JSON).")] = Path("trace.json"),
 ) -> None:
     """What every rank of a run that was traced (log.trace) did when, for ui.perfetto.dev; and shares of the time."""
-    from hpcrl.analysis.trace import write_trace
+    from hpcrl.analysis.trace import transport_share, write_trace
 
     for rank, shares in write_trace(run, output).items():
-        typer.echo(f"{rank}: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items()))
+        transport = transport_share(shares)
+        typer.echo(
+            f"{rank}: "
+            + ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items())
+            + ("" if transport is None else f"; all but simulate, infer and gradient {100 * transport:.1f} %")
+        )
     typer.echo(f"wrote {output}")
 
 

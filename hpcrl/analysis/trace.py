@@ -9,6 +9,9 @@ from hpcrl.errors import ConfigError, StorageError
 from hpcrl.storage.runlog import list_segments, read_runlog
 from hpcrl.storage.schema import ACTIVITIES
 
+COMPUTING = ("simulate", "infer", "gradient")
+"""What a bundle is there for; all else is the price of being distributed."""
+
 
 def write_trace(run_dir: Path, output: Path) -> dict[str, dict[str, float]]:
     """Write the spans of a run in Chrome's trace event format: a process for each host, a track for each rank.
@@ -25,9 +28,7 @@ def write_trace(run_dir: Path, output: Path) -> dict[str, dict[str, float]]:
     StorageError
         The run log cannot be read, or the file not be written.
     """
-    spans, labels = read_runlog(run_dir, "spans"), _labels(run_dir)
-    if not len(spans["rank"]) or not labels:
-        raise ConfigError(f"{run_dir} has no record of what its ranks did: run it anew with --set log.trace=true")
+    spans, labels = read_spans(run_dir)
     try:
         with output.open("w") as file:
             file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -36,6 +37,22 @@ def write_trace(run_dir: Path, output: Path) -> dict[str, dict[str, float]]:
     except OSError as error:
         raise StorageError(f"{output}: cannot be written: {error.strerror}") from error
     return shares(spans, labels)
+
+
+def read_spans(run_dir: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Table ``spans`` of a run log, and what each rank is called.
+
+    Raises
+    ------
+    ConfigError
+        The run was not traced.
+    StorageError
+        The run log cannot be read.
+    """
+    spans, labels = read_runlog(run_dir, "spans"), _labels(run_dir)
+    if not len(spans["rank"]) or not labels:
+        raise ConfigError(f"{run_dir} has no record of what its ranks did: run it anew with --set log.trace=true")
+    return spans, labels
 
 
 def _labels(run_dir: Path) -> list[str]:
@@ -93,3 +110,10 @@ def shares(spans: dict[str, np.ndarray], labels: list[str]) -> dict[str, dict[st
         found[labels[rank]] = {name: float(s) for name, s in zip(ACTIVITIES, sums, strict=True) if s}
         found[labels[rank]]["other"] = max(0.0, 1.0 - float(sums.sum()))
     return found
+
+
+def transport_share(share: dict[str, float]) -> float | None:
+    """Share of a bundle's time in which it neither simulates, infers nor computes gradients; None of other ranks."""
+    if not all(name in share for name in COMPUTING):
+        return None
+    return 1.0 - sum(share[name] for name in COMPUTING)

@@ -4,6 +4,11 @@ Ours is 1 parameter server and 2 bundles, and then the serial layout: whole jobs
 its run log while it learns steadily. The bound is bare loops (`hpcrl.bench._dqn_bound`), one process for each bundle,
 which do the same work per update but share nothing: no parameters, gradients, replay, counters or log.
 Ours and bound take turns, so that a change of the machine's speed meets both. GPUs are not used.
+
+The bound of bundles counts an optimizer step and a publication for each update, since the servers share their cores;
+``dqn.gorila.free_server`` holds the same rate against a bound without, as if servers cost nothing. In the serial layout
+nobody reads what is published, so that nothing is. ``dqn.gorila.transport`` is the share of a bundle's time in which it
+neither simulates, infers nor computes gradients, from one more run that is traced.
 """
 
 import json
@@ -22,6 +27,7 @@ import numpy as np
 from rich.console import Console
 
 from hpcrl import bench
+from hpcrl.analysis.trace import read_spans, shares, transport_share
 from hpcrl.bench import _dqn_bound, _jobs
 from hpcrl.bench._dqn_bound import BATCH_SIZE, PARTS, SIMULATORS, Variant
 from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, HpcrlError
@@ -76,12 +82,14 @@ class Job(NamedTuple):
     """of training, start-up not counted"""
     prefix: str
     """of the rows of its bound's parts"""
+    parts: tuple[str, ...]
+    """of its bound"""
 
 
-JOBS = (
-    Job("dqn.gorila", "bundled", ranks=3, bundles=2, seconds=14.0, prefix="dqn.part"),
-    Job("dqn.serial", "serial", ranks=1, bundles=1, seconds=9.0, prefix="dqn.serial.part"),
-)
+GORILA = Job("dqn.gorila", "bundled", ranks=3, bundles=2, seconds=14.0, prefix="dqn.part", parts=PARTS)
+SERIAL = Job("dqn.serial", "serial", ranks=1, bundles=1, seconds=9.0, prefix="dqn.serial.part", parts=PARTS[:-1])
+JOBS = GORILA, SERIAL
+FREE_SERVER = GORILA._replace(name="dqn.gorila.free_server", parts=("simulation", "inference", "gradient"))
 
 
 def run(json_path: Path | None = None, *, quick: bool = False) -> None:
@@ -113,10 +121,11 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
                 parts[job.name].append(loops.measure(choices[job.name], BOUND_SECONDS, job.bundles))
                 ours, bound = rates[job.name][-1], bound_rate(job, parts[job.name][-1])
                 console.print(f"{job.name} {pair}/{pairs}: {ours:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
-    rows, notes = [], []
+        rows, notes = [bench.Row("dqn.gorila.transport", transport(GORILA, launcher, Path(tmp) / "traced"), "1")], []
     for job in JOBS:
         rows += job_rows(job, rates[job.name], parts[job.name])
         notes += job_notes(job, rates[job.name], parts[job.name], choices[job.name])
+    rows += bound_rows(FREE_SERVER, rates[GORILA.name], bench.medians(parts[GORILA.name]))
     bench.print_rows(rows, title="hpcrl bench dqn", header=header, notes=notes, console=console)
     if json_path is not None:
         bench.write_json(rows, json_path)
@@ -126,16 +135,21 @@ def bound_rate(job: Job, parts: Mapping[str, float]) -> float:
     """``processes x 4 / (t_simulation + t_inference + t_gradient + t_optimizer + t_publication)`` [steps/s].
 
     The times are those of one update, while all processes run: one step of 4 simulators, 4 greedy actions, one
-    gradient of a batch of 32, AdaGrad's step and one copy of the parameters. [seconds]
+    gradient of a batch of 32, AdaGrad's step and one copy of the parameters [seconds]; of the parts that the job has.
     """
-    return job.bundles * SIMULATORS / sum(parts[part] for part in PARTS)
+    return job.bundles * SIMULATORS / sum(parts[part] for part in job.parts)
 
 
 def job_rows(job: Job, rates: Sequence[float], parts: Sequence[Mapping[str, float]]) -> list[bench.Row]:
     """Rows of one job: itself, its bound, their ratio, and the parts of the bound; all of medians."""
     times = bench.medians(parts)
-    rows = bench.compared(job.name, statistics.median(rates), "steps/s", bound_rate(job, times))
-    return rows + [bench.Row(f"{job.prefix}.{part}", 1e3 * times[part], "ms") for part in PARTS]
+    rows = bound_rows(job, rates, times)
+    return rows + [bench.Row(f"{job.prefix}.{part}", 1e3 * times[part], "ms") for part in job.parts]
+
+
+def bound_rows(job: Job, rates: Sequence[float], times: Mapping[str, float]) -> list[bench.Row]:
+    """The median rate, its bound and their ratio."""
+    return bench.compared(job.name, statistics.median(rates), "steps/s", bound_rate(job, times))
 
 
 def job_notes(
@@ -145,10 +159,10 @@ def job_notes(
     times, bounds = bench.medians(parts), [bound_rate(job, sample) for sample in parts]
     ratios = [rate / bound for rate, bound in zip(rates, bounds, strict=True)]
     return [
-        f"{job.name}.bound = processes x {SIMULATORS} / ({' + '.join(f't_{part}' for part in PARTS)})",
-        f"    = {job.bundles} x {SIMULATORS} / ({' + '.join(f'{1e3 * times[part]:.3f}' for part in PARTS)} ms)"
+        f"{job.name}.bound = processes x {SIMULATORS} / ({' + '.join(f't_{part}' for part in job.parts)})",
+        f"    = {job.bundles} x {SIMULATORS} / ({' + '.join(f'{1e3 * times[part]:.3f}' for part in job.parts)} ms)"
         f" = {bound_rate(job, times):,.0f} steps/s",
-        "    fastest: " + "; ".join(f"{part} {_describe(part, choice[part])}" for part in PARTS),
+        "    fastest: " + "; ".join(f"{part} {_describe(part, choice[part])}" for part in job.parts),
         f"    {len(rates)} pairs: ours {min(rates):,.0f} to {max(rates):,.0f}, bound {min(bounds):,.0f} to "
         f"{max(bounds):,.0f} steps/s, ratio {min(ratios):.3f} to {max(ratios):.3f}",
     ]
@@ -172,17 +186,36 @@ def train(job: Job, launcher: Sequence[str], run_dir: Path) -> float:
     HpcrlError
         It failed, or was too slow to be measured.
     """
+    _run(job, launcher, run_dir)
+    rate = steady_rate(read_runlog(run_dir, "progress"), job.seconds)
+    shutil.rmtree(run_dir)
+    return rate
+
+
+def transport(job: Job, launcher: Sequence[str], run_dir: Path) -> float:
+    """Run a job and return the share of its bundles' time that is not their work, while they learn steadily.
+
+    Raises
+    ------
+    HpcrlError
+        It failed.
+    """
+    _run(job, launcher, run_dir, "--set", "log.trace=true")
+    spans, labels = read_spans(run_dir)
+    steady = (spans["global_update"] >= WARM_UPDATES) & (spans["wall_seconds"] <= job.seconds)
+    found = shares({name: column[steady] for name, column in spans.items()}, labels)
+    return statistics.fmean(share for rank in found.values() if (share := transport_share(rank)) is not None)
+
+
+def _run(job: Job, launcher: Sequence[str], run_dir: Path, *options: str) -> None:
     config, output = (run_dir.with_name(run_dir.name + suffix) for suffix in (".toml", ".out"))
     bundles = job.bundles if job.layout == "bundled" else 0
     fields = {**job._asdict(), "bundles": bundles, "simulators": SIMULATORS}
     config.write_text(CONFIG.format(**fields, batch_size=BATCH_SIZE, intensity=INTENSITY))
-    command = [sys.executable, "-m", "hpcrl", "train", str(config), "--run-dir", str(run_dir)]
+    command = [sys.executable, "-m", "hpcrl", "train", str(config), "--run-dir", str(run_dir), *options]
     if job.ranks > 1:
         command = [*launcher, "-n", str(job.ranks), *command]
     _jobs.run(command, output, job.seconds + START_SECONDS, codes=(EXIT_FINISHED, EXIT_STOPPED))
-    rate = steady_rate(read_runlog(run_dir, "progress"), job.seconds)
-    shutil.rmtree(run_dir)
-    return rate
 
 
 def steady_rate(progress: Mapping[str, np.ndarray], limit_seconds: float) -> float:
@@ -226,7 +259,8 @@ class BareLoops:
 
     def __init__(self, processes: int, program: Sequence[str] = (), parts: Sequence[str] = PARTS):
         self.parts, command = parts, [sys.executable, *(program or ("-P", _dqn_bound.__file__))]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": _jobs.environment()}
+        environment = {**_jobs.environment(), "THP_MEM_ALLOC_ENABLE": "1"}  # large pages, as ours have
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
         self._processes = [subprocess.Popen(command, **pipes) for _ in range(processes)]
 
     def __enter__(self) -> "BareLoops":

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hpcrl.analysis.trace import write_trace
+from hpcrl.analysis.trace import transport_share, write_trace
 from hpcrl.errors import ConfigError
 from hpcrl.storage.runlog import RunLog
 from hpcrl.storage.schema import ACTIVITIES
@@ -51,6 +51,12 @@ def test_shares_are_of_the_time_between_a_ranks_first_and_last_span(run_dir):
     found = write_trace(run_dir, run_dir / "trace.json")
     assert found[LABELS[0]] == pytest.approx({"wait": 0.75, "apply": 0.25, "other": 0.0})
     assert found[LABELS[1]] == pytest.approx({"gradient": 0.25, "pull": 0.5, "other": 0.25})
+
+
+def test_the_transport_share_is_what_a_bundle_does_besides_its_work():
+    bundle = {"simulate": 0.1, "infer": 0.2, "gradient": 0.5, "pull": 0.05, "other": 0.15}
+    assert transport_share(bundle) == pytest.approx(0.2)
+    assert transport_share({"wait": 0.75, "apply": 0.25, "other": 0.0}) is None
 
 
 def test_a_run_that_was_not_traced_says_what_to_do(tmp_path):

@@ -12,6 +12,7 @@ from hpcrl import config
 from hpcrl.bench import _jobs, dqn
 from hpcrl.bench._dqn_bound import PARTS, Variant
 from hpcrl.errors import HpcrlError, StorageError
+from hpcrl.storage.schema import ACTIVITIES
 
 TIMES = dict(zip(PARTS, (0.001, 0.0005, 0.004, 0.002, 0.0005), strict=True))
 """seconds; 8 ms in all: 500 steps/s of one process with 4 simulators"""
@@ -43,8 +44,9 @@ def test_rows_are_well_formed_and_of_medians():
 
 
 def test_a_serial_job_is_held_against_one_process():
-    assert dqn.bound_rate(SERIAL, TIMES) == pytest.approx(500.0)
+    assert dqn.bound_rate(SERIAL, TIMES) == pytest.approx(4 / 7.5e-3)  # nothing is published
     assert dqn.bound_rate(GORILA, TIMES) == pytest.approx(1000.0)
+    assert dqn.bound_rate(dqn.FREE_SERVER, TIMES) == pytest.approx(8 / 5.5e-3)
 
 
 def test_rate_is_read_after_warm_up_and_before_the_limit():
@@ -82,6 +84,24 @@ def test_the_job_is_the_one_described(tmp_path, monkeypatch, job):
     assert (loaded.learning.batch_size, loaded.learning.training_intensity) == (32, 8.0)
     assert loaded.learning.optimizer == "adagrad"
     assert loaded.run.time_limit_seconds == job.seconds
+
+
+def test_the_transport_share_is_that_of_the_bundles_while_they_learn(tmp_path, monkeypatch):
+    def spans(rank, activity, begin, seconds):
+        return {
+            **{"rank": rank, "background": 0, "activity": ACTIVITIES.index(activity), "wall_seconds": begin},
+            **{"seconds": seconds, "global_update": dqn.WARM_UPDATES if begin >= 1 else 0, "total_frames": 0},
+        }
+
+    rows = [
+        *(spans(0, "apply", 1.0, 2.0), spans(0, "wait", 3.0, 7.0)),
+        *(spans(1, name, begin, 2.0) for name, begin in (("simulate", 1.0), ("infer", 3.0), ("gradient", 5.0))),
+        *(spans(1, "wait", 0.0, 1.0), spans(1, "pull", 7.0, 2.0), spans(1, "gradient", 99.0, 5.0)),
+    ]
+    table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    monkeypatch.setattr(dqn, "_run", lambda job, launcher, run_dir, *options: None)
+    monkeypatch.setattr(dqn, "read_spans", lambda run_dir: (table, ["server", "bundle"]))
+    assert dqn.transport(GORILA, [], tmp_path) == pytest.approx(0.25)
 
 
 class FakeLoops:
@@ -132,6 +152,7 @@ def test_run_measures_in_turns_and_writes_all_rows(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(dqn, "BareLoops", Loops)
     monkeypatch.setattr(dqn, "fastest", lambda loops, processes: CHOICE)
     monkeypatch.setattr(dqn, "train", train)
+    monkeypatch.setattr(dqn, "transport", lambda job, launcher, run_dir: 0.07 if job == GORILA else 1.0)
     dqn.run(path)
     pair = [("ours", 2), ("bound", 2), ("ours", 1), ("bound", 1)]
     assert events == dqn.PAIRS * pair
@@ -139,7 +160,10 @@ def test_run_measures_in_turns_and_writes_all_rows(tmp_path, monkeypatch, capsys
     rows = {row["name"]: row for row in json.loads(path.read_text())}
     for name in ("dqn.gorila", "dqn.serial"):
         assert rows[name]["ratio"] == rows[name]["value"] / rows[name]["bound"] == rows[f"{name}.ratio"]["value"]
-        assert rows[name]["ratio"] == pytest.approx(0.8)
+        assert rows[name]["ratio"] == pytest.approx(0.8 if name == "dqn.gorila" else 0.75)
+    assert rows["dqn.gorila.free_server"]["value"] == rows["dqn.gorila"]["value"]
+    assert rows["dqn.gorila.free_server.ratio"]["value"] == pytest.approx(0.55)
+    assert rows["dqn.gorila.transport"]["value"] == 0.07
     out = capsys.readouterr().out
     assert "2 x 4 / (1.000 + 0.500 + 4.000 + 2.000 + 0.500 ms) = 1,000 steps/s" in out
     assert "gradient bfloat16 channels_last, 1 thread" in out
