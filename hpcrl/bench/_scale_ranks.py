@@ -122,15 +122,17 @@ class NumpyReplica:
         self.values = np.zeros(vector.size, np.float32)
         self.gradients = np.full(vector.size, 1e-6, np.float32)
         self.versions = np.full(len(vector.owners), -1, np.int64)
-        self.pulls: list[tuple[float, float]] = []
+        self.pulls = 0
+        self.timed_pulls: list[tuple[float, float]] = []
         """when those that brought something began, and how long they took [s]"""
 
     def pull(self) -> bool:
         """Take the newest parameters."""
+        self.pulls += 1
         begin = time.time()
         new = self.vector.pull(self.values, self.versions)
         if new:
-            self.pulls.append((begin, time.time() - begin))
+            self.timed_pulls.append((begin, time.time() - begin))
         return new
 
     def host_gradients(self) -> np.ndarray:
@@ -270,6 +272,7 @@ def make_actor(job: Job, index: int) -> Actor:
         newcomers=None,
         ratio=job.ratio,
         sync_period=job.spec.sync_period,
+        shares_pulls=True,
         epsilon=lambda global_update, total_frames: np.zeros(SIMULATORS),
         count=lambda steps: frames(4 * steps),
         reporter=job.reporter,
@@ -381,7 +384,7 @@ def main(spec: SimpleNamespace) -> None:
     leave(comm, roles, counters=job.counters, reporter=job.reporter, heartbeat=heartbeat)
     found = {"server": is_server, **meter.found(comm, "apply" if is_server else "push"), **resident()}
     if not is_server:
-        found["pull_seconds"] = meter.within(job.online.pulls)
+        found["pull_seconds"] = meter.within(job.online.timed_pulls)
     everything = comm.gather(found)
     resources.close()
     if comm.rank == 0:

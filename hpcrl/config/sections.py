@@ -157,7 +157,7 @@ class NetworkConfig(Section):
     atoms: Int = Field(ge=2, description="atoms of a categorical distribution (unset: 51), or quantiles (unset: 200)")
     support: tuple[Float, Float] = Field((-10.0, 10.0), description="categorical: lowest and highest atom")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="learner's arithmetic; auto: bfloat16 on a GPU"
+        "auto", description="arithmetic of networks; auto: bfloat16 for frames, where the hardware multiplies it"
     )
 
     @model_validator(mode="before")
@@ -210,7 +210,11 @@ class ExplorationConfig(Section):
 class ActorConfig(Section):
     """``[actor]``: when an actor pulls and reports."""
 
-    sync_period_steps: Int = Field(1, ge=1, description="steps of each simulator between two pulls of the parameters")
+    sync_period_steps: Int = Field(
+        1,
+        ge=1,
+        description="steps of each simulator between two pulls, where no learner beside it has pulled meanwhile",
+    )
     report_period_seconds: Float = Field(2.0, gt=0, description="seconds between two reports of finished episodes")
 
 

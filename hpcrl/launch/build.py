@@ -47,7 +47,6 @@ from hpcrl.roles.monitor import Monitor
 from hpcrl.roles.norms import layers_of
 from hpcrl.roles.parameter_server import ParameterServer
 from hpcrl.roles.policy_learner import PolicyLearner
-from hpcrl.roles.replicated import OwnVector
 from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.stopping import Deadline
@@ -55,6 +54,7 @@ from hpcrl.roles.timeline import Tracer
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.roles.writer import Writer
 from hpcrl.storage.runlog import RunLog
+from hpcrl.transport.own import OwnVector
 from hpcrl.transport.waiting import wait_for_all
 
 # One maker for each kind of role ------------------------------------------------------------------------------------
@@ -69,10 +69,13 @@ def make_server(job: Job, index: int) -> Shard:
         return job.server
     learning, config = job.config.learning, job.config
     begin, end = job.bounds[index], job.bounds[index + 1]
-    initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])
+    if job.in_place:
+        initial = job.online.flat.values
+    else:
+        initial = torch.cat([p.detach().reshape(-1) for p in job.network().parameters()])[begin:end].clone()
     server = ParameterServer(
         index,
-        optimizer=Optimizer(initial[begin:end].clone(), optimizer_rule(job), learning.learning_rate),
+        optimizer=Optimizer(initial, optimizer_rule(job), learning.learning_rate),
         learning_rate=learning_rate_schedule(job),
         params=job.params,
         targets=job.targets,
@@ -86,6 +89,8 @@ def make_server(job: Job, index: int) -> Shard:
     )
     if job.checkpoint:
         server.restore(restored_shard(job, begin, end))
+    if job.in_place:
+        job.online.clock = server
     server.publish()
     return server
 
@@ -166,6 +171,8 @@ def make_actor(job: Job, index: int) -> Actor | RolloutActor:
         ratio=memory.ratio,
         send_period=config.replay.send_period_steps if config.replay.place == "global" else 1,
         sync_period=config.actor.sync_period_steps,
+        # Where runs are to be repeated to the bit, who pulled last must not matter: it is in no checkpoint.
+        shares_pulls=job.learns and config.learning.update == "server" and not job.deterministic,
         epsilon=epsilon_schedule(config, index, job.plan.num("actor")),
         count=job.count_steps,
         keeps_episodes=job.plan.layout == "serial" and hasattr(env, "state"),

@@ -279,7 +279,8 @@ def _learns(rank: RankPlan) -> bool:
 def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: float, steps: float) -> _Moves:
     """What a rank moves.
 
-    A pull moves only what is newer than the replica, which the roles of a rank share: no more than one per update.
+    A pull moves only what is newer than the replica, which the roles of a rank share: no more than one per update, and
+    an actor that has a learner beside it needs none where that has pulled.
     """
     if plan.synchronous:
         return _Moves()
@@ -293,9 +294,9 @@ def _moves(plan: Plan, rank: RankPlan, sizes: Sizes, periods: Periods, updates: 
         if sizes.stored:  # each visit reads and overwrites everything, and the actor of the rank needs nothing more
             visits = minibatches / periods.pull_period_updates * (1 + sizes.optimizer_vectors)
             return _Moves(targets=targets, visits=visits)
-        wanted += minibatches / periods.pull_period_updates
+        wanted = minibatches / periods.pull_period_updates
     if "actor" in kinds:
-        wanted += steps / (actors * sizes.simulators * periods.sync_period_steps)
+        wanted = max(wanted, steps / (actors * sizes.simulators * periods.sync_period_steps))
     return _Moves(pushes, min(wanted, updates), targets)
 
 

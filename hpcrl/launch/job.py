@@ -47,6 +47,7 @@ from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.counters import Counters, Turn
 from hpcrl.transport.node_sum import NodeSum
+from hpcrl.transport.own import OwnRing, OwnVector
 from hpcrl.transport.parameters import ShardedVector
 from hpcrl.transport.relay import Relay
 from hpcrl.transport.ring import Rings
@@ -84,7 +85,7 @@ class Job:
     scratch_dir: Path | None
     """On this node's own disk, for all its ranks; None where none is to be used."""
     wall_seconds: float = field(init=False)
-    params: ShardedVector | None = field(init=False, default=None)
+    params: ShardedVector | OwnVector | None = field(init=False, default=None)
     """What replicas follow; None where all of them are their learner's own."""
     hosted_part: HostedPart | None = field(init=False, default=None)
     """What this rank holds of a global replay memory."""
@@ -173,30 +174,7 @@ class Job:
             "flavour": config.server.window_flavour,
             "max_requests": config.server.max_requests_in_flight,
         }
-        kinds = {r.rank: {role.kind for role in r.roles} for r in plan.ranks}
-        clients = [rank for rank, held in kinds.items() if held & {"actor", "learner", "evaluator"}]
-        vector = {"owners": self.servers, "bounds": self.bounds, **options}
-        if config.learning.update == "store":
-            # A learner's rank has its own copy; who else acts or evaluates reads what the servers publish.
-            clients = [rank for rank in clients if "learner" not in kinds[rank]]
-            self.store = self.keep(make_store(self, options))
-        if clients:
-            self.params = self.keep(
-                ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
-            )
-        self.targets = self.keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
-        if config.learning.update == "server":
-            record = 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
-            self.gradients = self.keep(
-                Rings(
-                    comm,
-                    name="gradients",
-                    producers=self.learners,
-                    record_bytes=dict(zip(self.servers, map(int, record), strict=True)),
-                    capacity=config.learner.pipeline + 1,
-                    **options,
-                )
-            )
+        self._make_vectors(options)
         if plan.layout == "split" and not config.learning.uses_replay:
             self.relay = self.keep(make_relay(self, options))
         self.reports = self.keep(
@@ -218,11 +196,47 @@ class Job:
             Counters(comm, owner=self.servers[0], names=names, flavour=config.server.window_flavour)
         )
         self._make_beats()
-        if self.params:
+
+    def _make_vectors(self, options: dict) -> None:
+        """Parameters and targets on their way from the servers, gradients on theirs to them."""
+        config, plan, comm = self.config, self.plan, self.comm
+        if self.in_place:
+            self.params, self.targets = OwnVector(), OwnVector()
+            # Memory of torch is in large pages, where it has been asked for those.
+            self.gradients = OwnRing(torch.zeros(int(self._record_bytes[0]), dtype=torch.uint8).numpy())
+            return
+        kinds = {r.rank: {role.kind for role in r.roles} for r in plan.ranks}
+        clients = [rank for rank, held in kinds.items() if held & {"actor", "learner", "evaluator"}]
+        vector = {"owners": self.servers, "bounds": self.bounds, **options}
+        if config.learning.update == "store":
+            # A learner's rank has its own copy; who else acts or evaluates reads what the servers publish.
+            clients = [rank for rank in clients if "learner" not in kinds[rank]]
+            self.store = self.keep(make_store(self, options))
+        if clients:
+            self.params = self.keep(
+                ShardedVector(comm, name="parameters", readers=clients, slots=config.server.slots, **vector)
+            )
             self.params = shared_on_node(self, self.params, clients)
+        self.targets = self.keep(ShardedVector(comm, name="targets", readers=self.learners, slots=3, **vector))
         self.targets = shared_on_node(self, self.targets, self.learners)
+        if config.learning.update == "server":
+            self.gradients = self.keep(
+                Rings(
+                    comm,
+                    name="gradients",
+                    producers=self.learners,
+                    record_bytes=dict(zip(self.servers, map(int, self._record_bytes), strict=True)),
+                    capacity=config.learner.pipeline + 1,
+                    **options,
+                )
+            )
         if config.learning.node_combine:
             self.node_sum = make_node_sum(self)
+
+    @property
+    def _record_bytes(self) -> np.ndarray:
+        """int64 ``[servers]``: of a gradient with its header."""
+        return 8 * HEADER_WORDS + 4 * np.diff(self.bounds)
 
     def _make_timeline(self) -> Timeline:
         """A clock that reads, on every rank, the training time of the run; collective."""
@@ -307,10 +321,27 @@ class Job:
             return new_network(self.config)
 
     @cached_property
+    def in_place(self) -> bool:
+        """Whether the network of a job of one rank holds the server's parameters themselves, and its gradients the
+        record that goes to it, so that nothing is copied. That takes that nobody reads parameters as they were before.
+        """
+        config = self.config
+        return (
+            (self.plan.layout, config.learning.update, self.rank_plan.device) == ("serial", "server", "cpu")
+            and config.learning.uses_replay
+            and config.learner.pull_period_updates == config.actor.sync_period_steps == 1
+            and not any(self.delays[0])
+            and not config.secondary.batch_size
+        )
+
+    @cached_property
     def online(self) -> Replica:
         """The network that the actor and the learner of this rank share."""
         if self.synchronous or (self.store and self.learns):
             return OwnReplica(self.network(), self.rank_plan.device)
+        if self.in_place:
+            gradients = torch.from_numpy(self.gradients.record[8 * HEADER_WORDS :].view(np.float32))
+            return OwnReplica(self.network(), "cpu", low_dtype=self.dtype, gradients=gradients)
         servers, device = len(self.servers), self.rank_plan.device
         return Replica(self.network(), self.params, servers, device, low_dtype=self.dtype)
 

@@ -18,12 +18,13 @@ from hpcrl.launch.resume import keeps_moments, load_shard
 from hpcrl.networks import Replica
 from hpcrl.roles.evaluator import Episodes
 from hpcrl.roles.overlap import Overlap
-from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, OwnVector, ReplicatedParameters
+from hpcrl.roles.replicated import AllreduceUpdate, OwnReplica, ReplicatedParameters
 from hpcrl.roles.secondary import SecondaryLearner
 from hpcrl.roles.shard import Shard
 from hpcrl.roles.store import StoreServer, StoreUpdate, moments_of
 from hpcrl.roles.updates import CombinedUpdate, ServerUpdate, Update
 from hpcrl.transport.collectives import Collectives
+from hpcrl.transport.own import OwnVector
 from hpcrl.transport.store import ChunkStore
 
 if TYPE_CHECKING:

@@ -139,6 +139,8 @@ class Gradients:
 class RetracedJob(Job):
     """What one rank's roles are made from, where the other ranks' roles are objects in this process."""
 
+    in_place = False  # each role has parameters of its own, as they were at the time
+
     def __init__(self, world: "Retrace", kind: str, index: int, rank_map: Plan):
         self.world, self.serves, self.role_index, self.total_frames = world, kind == "parameter_server", index, 0
         comm = Alone(rank_map.ranks_of(kind)[index], len(rank_map.ranks))

@@ -16,6 +16,12 @@ class FlatParameters:
     So a pull is one copy straight into the network and a push one copy straight out of it. Order: that of
     ``module.parameters()``, each C-contiguous; the same on every rank.
 
+    Parameters
+    ----------
+    module : torch.nn.Module
+    gradients : torch.Tensor, optional
+        Zeros, float32 ``[P]`` on the module's device: where the gradients are to lie.
+
     Attributes
     ----------
     values, gradients : torch.Tensor
@@ -25,11 +31,11 @@ class FlatParameters:
         one that follows them.
     """
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, gradients: torch.Tensor | None = None):
         parameters = list(module.parameters())
         self.module = module
         self.values = torch.cat([p.detach().reshape(-1).to(torch.float32) for p in parameters])
-        self.gradients = torch.zeros_like(self.values)
+        self.gradients = torch.zeros_like(self.values) if gradients is None else gradients
         direct = {layer.weight for layer in module.modules() if isinstance(layer, WideLinear)}
         self.added_to: list[nn.Parameter] = []
         begin = 0
@@ -88,6 +94,8 @@ class Replica:
     low_dtype : torch.dtype, optional
         For others: the arithmetic of their passes, to which the weights of wide layers are converted once after each
         pull.
+    gradients : torch.Tensor, optional
+        See :class:`FlatParameters`.
 
     Attributes
     ----------
@@ -95,6 +103,8 @@ class Replica:
         What to call.
     versions : numpy.ndarray
         int64 ``[num_shards]`` global update of each shard as held here, -1 before the first pull.
+    pulls : int
+        How often this was brought up to date.
     """
 
     def __init__(
@@ -105,9 +115,10 @@ class Replica:
         device: str = "cpu",
         frozen_dtype: torch.dtype = torch.float32,
         low_dtype: torch.dtype | None = None,
+        gradients: torch.Tensor | None = None,
     ):
         module = module.to(device)
-        self.flat = FlatParameters(module)
+        self.flat = FlatParameters(module, gradients)
         self._wide = [layer for layer in module.modules() if isinstance(layer, WideLinear)]
         for layer in self._wide if low_dtype not in (None, torch.float32) else ():
             layer.keep_low(low_dtype)
@@ -121,9 +132,11 @@ class Replica:
         )
         self._copied = torch.cuda.Event() if on_gpu else None
         self.versions = np.full(num_shards, -1, np.int64)
+        self.pulls = 0
 
     def pull(self) -> bool:
         """Take the newest parameters of every shard; whether any was new. Never inside autocast or a step."""
+        self.pulls += 1
         new = self.vector.pull(self._host_values(), self.versions)
         if new:
             self._refresh()
@@ -140,9 +153,13 @@ class Replica:
         if self.device != "cpu":
             self.flat.values.copy_(self._values, non_blocking=True)
             self._copied.record(torch.cuda.current_stream(self.device))
+        self.refresh_low()
+        self._refresh_frozen()
+
+    def refresh_low(self) -> None:
+        """Convert the weights that are kept in low precision anew."""
         for layer in self._wide:
             layer.refresh()
-        self._refresh_frozen()
 
     def _refresh_frozen(self) -> None:
         if self.network is not self.flat.module:

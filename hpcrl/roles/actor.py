@@ -39,6 +39,9 @@ class Actor:
         Steps of each simulator that are written to replay together. [steps]
     sync_period : int
         Steps of each simulator between two pulls; 1 is the paper's. [steps]
+    shares_pulls : bool
+        What the learner of the same bundle pulls counts, too: where it has pulled since the last step, the actor need
+        not. So there is one pull for each step and its gradient, as published (Nair et al. 2015, algorithm 1).
     epsilon : callable
         ``epsilon(global_update, total_frames)``: float64 ``[E]``.
     count : callable
@@ -63,6 +66,7 @@ class Actor:
         ratio: TrainingRatio,
         send_period: int = 1,
         sync_period: int,
+        shares_pulls: bool = False,
         epsilon: Callable[[int, int], float],
         count: Callable[[int], int],
         reporter: Reporter,
@@ -71,7 +75,8 @@ class Actor:
         self.index = index
         self.replica, self.policy, self.env, self.lanes, self.ratio = replica, policy, env, lanes, ratio
         self.newcomers, self.send_period, self.unsent_steps = newcomers, send_period, 0
-        self.sync_period, self.epsilon_at, self.count, self.reporter = sync_period, epsilon, count, reporter
+        self.sync_period, self.shares_pulls, self._pulls = sync_period, shares_pulls, 0
+        self.epsilon_at, self.count, self.reporter = epsilon, count, reporter
         self.keeps_episodes = keeps_episodes
         self.lane = first_lane + np.arange(env.num_envs)
         self.frame = env.reset()
@@ -87,8 +92,9 @@ class Actor:
         self.reporter.actor(self)
         if not self.ratio.actor_may_step():
             return False
-        if self.steps % self.sync_period == 0 or self.replica.empty:
+        if self._pull_is_due():
             self.replica.pull()  # (1)
+        self._pulls = self.replica.pulls
         self.epsilon = self.epsilon_at(self.replica.global_update, self.total_frames)
         action = self.policy.act(self.env.observation, self.epsilon)  # (2)
         step = self.env.step(action)  # (3)
@@ -103,6 +109,11 @@ class Actor:
         self.reporter.acted(self)
         self._finish_episodes(step)  # (5)
         return True
+
+    def _pull_is_due(self) -> bool:
+        if self.shares_pulls and self.replica.pulls > self._pulls:
+            return False
+        return self.steps % self.sync_period == 0 or self.replica.empty
 
     def _remember(self, action: np.ndarray, step) -> None:
         """Write the step of every simulator that acted (one that only reset itself did not)."""

@@ -22,22 +22,29 @@ from hpcrl.roles.shard import Shard
 from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY, Fate, follow_target
 from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.collectives import Collectives
+from hpcrl.transport.own import OwnVector
 
 log = logging.getLogger(__name__)
 
 
 class OwnReplica(Replica):
-    """The network of a learner whose parameters are the master copy themselves: a pull moves nothing."""
+    """The network of a learner whose parameters are the master copy themselves: a pull moves nothing.
 
-    def __init__(self, module: torch.nn.Module, device: str):
-        super().__init__(module, None, 1, device)
+    The parameters are those of :class:`~hpcrl.networks.Replica`.
+    """
+
+    def __init__(self, module: torch.nn.Module, device: str, **others):
+        super().__init__(module, None, 1, device, **others)
         self.clock = None
         """what updates the parameters: its ``version`` is the replica's"""
 
     def pull(self) -> bool:
         """Look at the clock; whether there was an update since."""
+        self.pulls += 1
         new = bool(self.versions[0] != self.clock.version)
-        self.versions[0] = self.clock.version
+        if new:
+            self.versions[0] = self.clock.version
+            self.refresh_low()
         return new
 
     def state(self) -> dict[str, np.ndarray]:
@@ -47,27 +54,7 @@ class OwnReplica(Replica):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Put back the version alone: the parameters are restored already, and what was pulled may be older."""
         self.versions[:] = state["versions"].min()
-
-
-class OwnVector:
-    """What other replicas of the same rank pull from: the parameters, or the target.
-
-    Parameters
-    ----------
-    newest : callable
-        ``newest()``: float32 ``[P]`` in host memory, and their version.
-    """
-
-    def __init__(self, newest: Callable[[], tuple[np.ndarray, int]]):
-        self.newest = newest
-
-    def pull(self, out: np.ndarray, versions: np.ndarray) -> bool:
-        """Copy into ``out``, float32 ``[P]``, if newer than ``versions``, int64 ``[shards]``; whether it was."""
-        values, version = self.newest()
-        new = bool(versions[0] != version)
-        if new:
-            out[:], versions[:] = values, version
-        return new
+        self.refresh_low()
 
 
 class ReplicatedParameters(Shard):

@@ -41,6 +41,15 @@ def test_one_server_one_learner_one_actor_equal_a_serial_dqn(distributed):
     np.testing.assert_allclose(params, expected, rtol=1e-5, atol=1e-7)
 
 
+def test_one_process_whose_roles_share_the_parameters_equals_it_too(tmp_path):
+    done = train(0, CONFIG, tmp_path, "topology.layout=serial", "run.lock_step=false")
+    assert done.returncode == 0, done.stderr
+    checkpoint, _ = latest(tmp_path)
+    size = checkpoint.attributes["shard_bounds"][-1]
+    params = load_shard(checkpoint, 0, size, size)["params"]
+    np.testing.assert_allclose(params, train_serially(load(CONFIG)), rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("servers", [2, 3, pytest.param(7, marks=pytest.mark.long)])
 def test_any_number_of_servers_is_bit_equal_to_one(distributed, servers):
     np.testing.assert_array_equal(distributed(servers), distributed(1))

@@ -40,6 +40,15 @@ def test_backward_writes_into_the_flat_gradients():
     torch.testing.assert_close(flat.gradients, torch.cat([p.grad.reshape(-1) for p in reference.parameters()]))
 
 
+def test_gradients_may_lie_where_they_are_wanted():
+    module, place = mlp((1, 3), 2, (4,)), torch.zeros(30)
+    flat = FlatParameters(module, place[4:])
+    module(torch.ones(1, 1, 3)).sum().backward()
+    flat.check()
+    assert place[4:].count_nonzero() > 0
+    assert torch.equal(flat.gradients, place[4:])
+
+
 def test_parameters_in_another_order_in_memory_come_out_in_c_order():
     module = nn.Conv2d(3, 2, 2).to(memory_format=torch.channels_last)
     expected = module.weight.detach().clone().contiguous().reshape(-1)

@@ -185,6 +185,22 @@ def test_it_pulls_every_sync_period(sync_period, pulls):
     assert actor.replica.pulls == pulls
 
 
+def test_it_need_not_pull_what_its_learner_has_pulled_since_its_last_step():
+    actor, _ = make(ratio=None)
+    actor.shares_pulls, found = True, []
+    for learner_pulls in (0, 2, 0, 0, 1, 1, 0):
+        before = actor.replica.pulls
+        actor.step()
+        found.append(actor.replica.pulls - before)
+        for _ in range(learner_pulls):
+            actor.replica.pull()
+    assert found == [1, 1, 0, 1, 1, 0, 0]
+    actor.shares_pulls = False
+    actor.replica.pull()
+    actor.step()
+    assert actor.replica.pulls == sum(found) + 4 + 2
+
+
 def test_it_acts_on_the_newest_observation_at_the_epsilon_of_the_clock():
     actor, _ = make(((3,),), "same_step")
     for update in (7, 8, 9, 10):

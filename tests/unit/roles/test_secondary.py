@@ -8,10 +8,11 @@ import torch
 
 from hpcrl.algorithms.optimizers import SGD, Optimizer
 from hpcrl.networks import Replica, mlp
-from hpcrl.roles.replicated import OwnReplica, OwnVector
+from hpcrl.roles.replicated import OwnReplica
 from hpcrl.roles.secondary import SecondaryLearner
 from hpcrl.roles.shard import Shard
 from hpcrl.storage.statefile import flatten
+from hpcrl.transport.own import OwnVector
 
 
 class Episodes:
