@@ -1,10 +1,10 @@
 """Policy gradients on CartPole in small: simulators, lag, and learners that wait for each other or not.
 
     python docs/studies/policy_gradients.py run runs/studies GROUP...   # writes docs/studies/policy_gradients.json
-    python docs/studies/policy_gradients.py draw                        # docs/policy_gradients_*.png, and the tables
+    python docs/studies/policy_gradients.py draw                        # docs/policy_gradients.png, and the tables
 
-Groups are ``lag``, ``simulators``, ``learners``; those that are not named stay as they are. Needs mpiexec beside this
-Python, and matplotlib.
+Groups are ``lag``, ``simulators``, ``learners`` and ``periods``; those that are not named stay as they are. Needs
+mpiexec beside this Python, and matplotlib.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from study import POINTS, Case, Results, collect, draw, panels, save
+from study import Case, Results, collect, draw, last_quarter, panels, save
 
 from hpcrl.storage.runlog import read_runlog
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
 RESULTS = HERE / "policy_gradients.json"
 FRAMES = 60_000
-SEEDS = (1, 2)
+SEEDS = {"lag": (1, 2), "simulators": (1, 2), "learners": (1, 2, 3), "periods": (1, 2)}
 LAGS = (0, 4, 16)
 SIMULATORS = (8, 32, 128, 256)
 ROLLOUT_STEPS = 1024
@@ -35,15 +35,21 @@ def lagging(algorithm: str, lag: int) -> Case:
     return Case(f"lag {lag}", CONFIGS / "cartpole_impala.toml", 0, overrides)
 
 
-def simulating(algorithm: str, simulators: int) -> Case:
-    """One process with so many simulators; A2C's rate grows with the root of their number."""
-    overrides = (*LENGTH, f"env.simulators={simulators}", "topology.evaluators=0")
-    if algorithm == "ppo":
+def simulating(name: str, simulators: int) -> Case:
+    """So many simulators in one process, or of both learners; A2C's rate grows with the root of their number.
+
+    PPO's rollouts stay as large as they are. A2C's and A3C's get larger, as they are as long as before.
+    """
+    ranks, overrides = (0, (*LENGTH, "topology.evaluators=0"))
+    if name in ("a3c", "appo"):
+        ranks, overrides = 3, LENGTH
+    overrides += (f"env.simulators={simulators // 2 if ranks else simulators}",)
+    if name in ("ppo", "appo"):
         overrides += (f"policy.horizon_steps={max(2, ROLLOUT_STEPS // simulators)}",)
-    else:
+    elif name == "a2c":
         overrides += ("policy.gradient_diversity=true", "learning.learning_rate_scaling=sqrt")
         overrides += ("learning.learning_rate_scaling_by=simulators", "learning.learning_rate_scaling_reference=16")
-    return Case(f"{simulators} simulators", CONFIGS / f"cartpole_{algorithm}.toml", 0, overrides)
+    return Case(f"{simulators} simulators", CONFIGS / f"cartpole_{name}.toml", ranks, overrides)
 
 
 def learning(label: str, config: str, ranks: int, *overrides: str) -> Case:
@@ -60,6 +66,8 @@ GROUPS: dict[str, dict[str, list[Case]]] = {
     "simulators": {
         "PPO": [simulating("ppo", count) for count in (*SIMULATORS, 512)],
         "A2C": [simulating("a2c", count) for count in SIMULATORS],
+        "A3C, 2 learners": [simulating("a3c", count) for count in SIMULATORS],
+        "APPO, 2 learners": [simulating("appo", count) for count in SIMULATORS],
     },
     "learners": {
         "A2C and A3C, 2 learners": [
@@ -71,18 +79,22 @@ GROUPS: dict[str, dict[str, list[Case]]] = {
             learning("APPO", "cartpole_appo.toml", 3),
         ],
     },
+    "periods": {
+        "APPO, updates between two visits to the store": [
+            learning(f"{n} updates", "cartpole_appo.toml", 3, f"learner.sync_period_updates={n}") for n in (1, 4, 16)
+        ],
+    },
 }
 
 
-def policies(case: Case, directory: Path) -> dict[str, list[float]]:
-    """Mean lag [updates], and diversity of the gradients of halves in the second half of a run, for each seed."""
-    found = {"lag": [], "diversity": []}
-    for seed in SEEDS:
-        rows = read_runlog(case.run_dir(directory, seed), "policies")
-        late = rows["global_update"] > rows["global_update"].max() / 2
-        for name, chosen in (("lag", slice(None)), ("diversity", late)):
-            values = rows[name][chosen]
-            found[name].append(round(float(values[~np.isnan(values)].mean()), 3) if np.isfinite(values).any() else None)
+def policies(run_dir: Path, _: np.ndarray) -> dict[str, float | None]:
+    """Mean lag [updates], and diversity of the gradients of halves in the second half of a run; None: not known."""
+    rows = read_runlog(run_dir, "policies")
+    late = rows["global_update"] > rows["global_update"].max() / 2
+    found = {}
+    for name, chosen in (("lag", slice(None)), ("diversity", late)):
+        values = rows[name][chosen]
+        found[name] = round(float(np.nanmean(values)), 3) if np.isfinite(values).any() else None
     return found
 
 
@@ -90,10 +102,7 @@ def run(directory: Path, names: list[str]) -> None:
     """Make the groups anew, and keep the others."""
     results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in names:
-        for title, cases in collect(GROUPS[name], SEEDS, directory, FRAMES).items():
-            for case, found in zip(GROUPS[name][title], cases, strict=True):
-                found.update(policies(case, directory))
-            results[title] = cases
+        results |= collect(GROUPS[name], SEEDS[name], directory, FRAMES, more=policies)
         save(results, RESULTS)
 
 
@@ -101,12 +110,11 @@ def table(cases: list[dict]) -> str:
     """Returns of the last quarter of each seed, and what else is known."""
     lines = ["| | return of the last quarter | mean | lag [updates] | gradient diversity |", "|---|---|---|---|---|"]
     for case in cases:
-        last = [float(np.nanmean(returns[-POINTS // 4 :])) for returns in case["returns"]]
+        mean = np.nanmean([returns[-len(returns) // 4 :] for returns in case["returns"]])
         known = [
             f"{np.mean(values):.2f}" if None not in (values := case[name]) else "" for name in ("lag", "diversity")
         ]
-        seeds = ", ".join(f"{value:.0f}" for value in last)
-        lines.append(f"| {case['label']} | {seeds} | {np.mean(last):.0f} | {' | '.join(known)} |")
+        lines.append(f"| {case['label']} | {last_quarter(case, digits=0)} | {mean:.0f} | {' | '.join(known)} |")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from hpcrl.storage.checkpoint import latest
 from hpcrl.storage.replay import ReplayFile
 from hpcrl.storage.runlog import read_runlog
 
+HERE = Path(__file__).parent
+"""where environments and networks of studies are"""
 POINTS = 20
 """Points of a curve, where nothing else is said; each is the mean return of the episodes that ended in its stretch of
 frames."""
@@ -58,7 +60,8 @@ class Case:
             command += ["--set", override]
         if self.ranks:
             command = [Path(sys.executable).with_name("mpiexec"), "-n", self.ranks, *command]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         done = subprocess.run(
             list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, check=False
         )
@@ -68,16 +71,25 @@ class Case:
 
 
 def collect(
-    groups: Mapping[str, Sequence[Case]], seeds: Sequence[int], directory: Path, frames: int, points: int = POINTS
+    groups: Mapping[str, Sequence[Case]],
+    seeds: Sequence[int],
+    directory: Path,
+    frames: int,
+    points: int = POINTS,
+    more: Callable[[Path, np.ndarray], dict] | None = None,
 ) -> Results:
-    """Run what was not run before, one after the other, and read what came of all."""
+    """Run what was not run before, one after the other, and read what came of all.
+
+    ``more(run_dir, ends)`` measures what :func:`measure` does not.
+    """
     ends = np.linspace(0, frames, points + 1)[1:].round().astype(int)
     results: Results = {}
     for title, cases in groups.items():
         for case in cases:
             for seed in seeds:
                 case.run(directory, seed)
-            found = [measure(case.run_dir(directory, seed), ends) for seed in seeds]
+            run_dirs = [case.run_dir(directory, seed) for seed in seeds]
+            found = [measure(run_dir, ends) | (more(run_dir, ends) if more else {}) for run_dir in run_dirs]
             over_seeds = {name: [one[name] for one in found] for name in found[0]}
             results.setdefault(title, []).append({"label": case.label, "frames": ends.tolist(), **over_seeds})
     return results
@@ -178,14 +190,19 @@ def table(cases: Sequence[dict], good: float) -> str:
         "|---|---|---|---|---|",
     ]
     for case in cases:
-        reached, last = [], []
-        for returns in case["returns"]:
-            there = np.flatnonzero(np.array(returns) >= good)
-            reached.append(f"{case['frames'][there[0]]:,}" if len(there) else "never")
-            last.append(f"{np.nanmean(returns[-len(returns) // 4 :]):.2f}")
         delay, count = np.concatenate([np.array(pairs) for pairs in case["delays"]]).T
-        lines.append(
-            f"| {case['label']} | {', '.join(reached)} | {', '.join(last)} | {np.average(delay, weights=count):.2f} "
-            f"| {np.mean(case['dropped']):.1%} |"
-        )
+        mean_delay, dropped = np.average(delay, weights=count), np.mean(case["dropped"])
+        cells = (case["label"], reached(case, good), last_quarter(case), f"{mean_delay:.2f}", f"{dropped:.1%}")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def reached(case: dict, good: float) -> str:
+    """Frames at the end of the first stretch with a mean return of ``good``, for each seed."""
+    there = [np.flatnonzero(np.array(returns) >= good) for returns in case["returns"]]
+    return ", ".join(f"{case['frames'][stretches[0]]:,}" if len(stretches) else "never" for stretches in there)
+
+
+def last_quarter(case: dict, name: str = "returns", digits: int = 2) -> str:
+    """Mean return of the last quarter of the frames, for each seed."""
+    return ", ".join(f"{np.nanmean(returns[-len(returns) // 4 :]):.{digits}f}" for returns in case[name])

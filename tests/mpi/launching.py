@@ -86,6 +86,24 @@ def training_job(ranks: int, config, run_dir: Path, *overrides: str) -> Iterator
     assert not (ended and left)  # a launcher that is killed itself cleans nothing up
 
 
+def first_good_evaluation(ranks: int, config, run_dir: Path, *overrides: str, good: float) -> dict[str, float]:
+    """Train until an evaluation's mean return is ``good``, and no longer; that evaluation, a row of the run log.
+
+    The job has five minutes for it, and must not end before.
+    """
+    deadline = time.monotonic() + 300
+    with training_job(ranks, config, run_dir, "log.period_seconds=0.5", *overrides) as job:
+        while True:
+            ended = job.poll() is not None
+            rows = read_runlog(run_dir, "evaluations")
+            there = rows["mean_return"] >= good
+            if there.any():
+                return {name: values[there.argmax()].item() for name, values in rows.items()}
+            assert not ended, rows
+            assert time.monotonic() < deadline, rows
+            time.sleep(0.2)
+
+
 def start_training(ranks: int, config, run_dir: Path, *overrides: str) -> subprocess.Popen:
     """Start ``hpcrl train`` under the launcher; overrides are ``key=value``."""
     command = [mpiexec(), "-n", ranks, sys.executable, "-m", "hpcrl", "train", config, "--run-dir", run_dir]

@@ -1,44 +1,36 @@
 """Every algorithm learns catch, and runs in every layout that it is allowed in."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
-from launching import train
+from launching import first_good_evaluation, train
 from members import CELLS, CONFIG, MEMBERS, PAGE, page
 
 from hpcrl.storage.runlog import read_runlog
 
 pytestmark = pytest.mark.one_mpi
 
-LEARNED = 0.9
-"""mean return of 40 greedy episodes; a random player has about -0.6, the best 1"""
-LEARNING = [
-    "topology.evaluators=1",
-    "run.evaluation_period_updates=125",
-    "run.evaluation_episodes=40",
-    "run.total_frames=6500",
-    "exploration.decay_length=4000",
-    "exploration.evaluation_epsilon=0.0",
-    "learning.learning_rate=2e-3",
-    "learning.target_period_updates=50",
-]
-ONCE = {"A2C", "IMPALA", "GA3C"}
-"""Members that use each step once, and need many times the frames."""
-OFTEN = {"QR-DQN", "epsilon-Rainbow", "PQN"}
-"""Members that the short suite trains; that DQN learns is seen in test_learning too."""
-
-
-@pytest.mark.parametrize(
-    "member",
-    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in MEMBERS if name not in ONCE],
+EVALUATED = ["topology.evaluators=1", "exploration.evaluation_epsilon=0.0", "policy.evaluation=mode"]
+ONCE = (
+    *("run.evaluation_period_updates=25", "run.total_frames=80_000", "env.simulators=16", "policy.horizon_steps=8"),
+    *("learning.optimizer=adam", "learning.learning_rate=3e-3"),
 )
-def test_learns_catch(member, tmp_path):
-    done = train(0, CONFIG, tmp_path / "run", *MEMBERS[member], *LEARNING, timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows = read_runlog(tmp_path / "run", "evaluations")
-    assert rows["mean_return"].max() >= LEARNED, rows["mean_return"]
-
-
+"""Of members that learn from each step once, and need many times the frames, but not the time."""
+CATCH = {
+    "all": (
+        *("run.evaluation_period_updates=125", "run.evaluation_episodes=40", "run.total_frames=6500"),
+        *("exploration.decay_length=4000", "learning.learning_rate=2e-3", "learning.target_period_updates=50"),
+    ),
+    **dict.fromkeys(MEMBERS, ()),
+    **dict.fromkeys(("A2C", "IMPALA"), ONCE),
+    "GA3C": (*ONCE, "learning.max_gradient_norm=40.0"),
+}
 CARTPOLE = {
+    "all": (
+        *("topology.layout=serial", "run.evaluation_period_updates=1000", "run.evaluation_episodes=16"),
+        "run.total_frames=60_000",
+    ),
     "DQN": (),
     "C51": ("network.atoms=51", "network.support=[0.0, 100.0]"),
     "epsilon-Rainbow": ("network.atoms=51", "network.support=[0.0, 100.0]"),
@@ -47,19 +39,37 @@ CARTPOLE = {
         *("exploration.decay_length=30_000", "run.total_frames=150_000"),
     ),
 }
-"""What each needs besides its own keys, where a return is up to 100."""
+TASKS = {  # keys that members need besides their own, configuration, greedy mean return that counts as good
+    "catch": (CATCH, CONFIG, 0.9),  # a random player has about -0.6, the best 1
+    "cartpole": (CARTPOLE, CONFIG.with_name("cartpole_bundled.toml"), 475.0),
+}
+LEARNERS = [
+    pytest.param(task, member, id=f"{task}-{member}", marks=pytest.mark.long if task == "cartpole" else ())
+    for task, (keys, _, _) in TASKS.items()
+    for member in keys
+    if member != "all"
+]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("member", CARTPOLE)
-def test_learns_cartpole(member, tmp_path):
-    alone = ["topology.layout=serial", "topology.evaluators=1", "run.evaluation_period_updates=500"]
-    alone += ["run.evaluation_episodes=20", "run.total_frames=60_000"]
-    config = CONFIG.with_name("cartpole_bundled.toml")
-    done = train(0, config, tmp_path / "run", *alone, *MEMBERS[member], *CARTPOLE[member], timeout=600)
-    assert done.returncode == 0, done.stderr
-    rows = read_runlog(tmp_path / "run", "evaluations")
-    assert rows["mean_return"].max() >= 475, rows["mean_return"]
+@pytest.fixture(scope="module")
+def learned(request, tmp_path_factory):
+    """What each run that is asked for comes to; each takes one core, and two are made at a time."""
+
+    def learn(task, member):
+        keys, config, good = TASKS[task]
+        overrides = [*MEMBERS[member], *EVALUATED, *keys["all"], *keys[member]]
+        return first_good_evaluation(1, config, tmp_path_factory.mktemp("learned") / "run", *overrides, good=good)
+
+    asked = [item.callspec.params for item in request.session.items if item.originalname == "test_learns"]
+    with ThreadPoolExecutor(2) as pool:
+        runs = {(one["task"], one["member"]): pool.submit(learn, one["task"], one["member"]) for one in asked}
+        yield {key: run.result for key, run in runs.items()}
+
+
+@pytest.mark.parametrize(("task", "member"), LEARNERS)
+def test_learns(task, member, learned):
+    row = learned[task, member]()
+    print(f"{task}, {member}: {row['mean_return']:.2f}, {row['total_frames']:,} frames, {row['wall_seconds']:.0f} s")
 
 
 @pytest.mark.long

@@ -48,6 +48,26 @@ def test_a_claim_whose_files_say_otherwise_is_not_reproduced(docs, monkeypatch):
     assert (claims.bundles_better()[0], claims.bundles_worse()[0]) == (claims.NOT, claims.SMALL)
 
 
+def test_verdicts_on_large_minibatches_and_second_learners_follow_their_studies(docs, monkeypatch):
+    import claims
+
+    flat = lambda value: {"returns": [[value] * 4], "frames": [1, 2, 3, 4]}  # noqa: E731
+    cases = {f"batch {batch}": flat(value) for batch, value in ((32, 0.9), (512, 0.85), (2048, 0.1))}
+    second = {
+        "first_returns": [[0.9] * 4],
+        "second_returns": [[0.2] * 4],
+        "first_norm": [[5.0]],
+        "second_norm": [[9.0]],
+    }
+    cases["64 acts, 2048 beside it"] = second
+    monkeypatch.setattr(claims, "_study", lambda name, title: cases if title == "second learner" else batches)
+    batches = {label: case for label, case in cases.items() if label.startswith("batch")}
+    assert claims.batches_alike({"DQN, RMSProp": 512})[0] == claims.SMALL
+    assert claims.batches_alike({"DQN, RMSProp": 2048})[0] == claims.NOT
+    assert claims.second_learner(64, 2048, False)[0] == claims.SMALL
+    assert claims.second_learner(64, 2048, True)[0] == claims.NOT
+
+
 def test_a_difference_within_the_noise_is_no_verdict(docs, monkeypatch, tmp_path):
     import claims
 
