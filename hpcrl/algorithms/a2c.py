@@ -14,7 +14,7 @@ class Experience(NamedTuple):
     """``B`` steps to learn from."""
 
     observation: np.ndarray
-    """obs_dtype ``[B, stack, *obs_shape]``"""
+    """obs_dtype ``[B, stack, *obs_shape]``, or what `hpcrl.networks.Replica.prepare` made of it"""
     action: np.ndarray
     log_probability: np.ndarray
     """float32 ``[B]``: of the action, under the policy that took it"""

@@ -141,13 +141,19 @@ class SampledPolicy:
     distribution : Distribution
     rng : numpy.random.Generator
     dtype : torch.dtype
-        Arithmetic of the network's body.
+        Arithmetic that the network's body is brought to; float32 also where it was converted and needs no help.
+    threads : int
+        Of a forward pass; 0 for torch's own number. Torch's threads go on looking for work for some milliseconds after
+        each pass, and simulators that run in threads of the same process need those cores.
     """
 
     epsilon = float("nan")
 
-    def __init__(self, replica, distribution: Distribution, rng: np.random.Generator, dtype: torch.dtype):
+    def __init__(
+        self, replica, distribution: Distribution, rng: np.random.Generator, dtype: torch.dtype, threads: int = 0
+    ):
         self.replica, self.distribution, self.rng, self.dtype = replica, distribution, rng, dtype
+        self.threads = threads
 
     @torch.inference_mode()
     def decide(self, observation: np.ndarray) -> Decision:
@@ -163,9 +169,13 @@ class SampledPolicy:
         return self._network(observation)[1].cpu().numpy()
 
     def _network(self, observation: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        device = self.replica.device
-        with autocast(device, self.dtype):
-            return self.replica.network(torch.from_numpy(observation).to(device))
+        device, threads = self.replica.device, torch.get_num_threads()
+        torch.set_num_threads(self.threads or threads)
+        try:
+            with autocast(device, self.dtype):
+                return self.replica.network(torch.from_numpy(observation).to(device))
+        finally:
+            torch.set_num_threads(threads)
 
 
 class EvaluationPolicy(SampledPolicy):

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import ale_py
@@ -141,7 +141,10 @@ class BareLoop:
         return updates, spent
 
     def _update(self, choice: Mapping[str, Variant], spent: dict[str, float]) -> None:
-        for part in self.parts:
+        self._do(self.parts, choice, spent)
+
+    def _do(self, parts: Sequence[str], choice: Mapping[str, Variant], spent: dict[str, float]) -> None:
+        for part in parts:
             variant = choice[part]
             if torch.get_num_threads() != variant.threads:
                 torch.set_num_threads(variant.threads)

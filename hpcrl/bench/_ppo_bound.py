@@ -1,9 +1,12 @@
 """Bare loops of PPO on Pong: simulators, forward passes, gradients and Adam's steps, with no other code of hpcrl.
 
-A program like `hpcrl.bench._dqn_bound`, and asked in the same way. One pass is one step of 8 simulators, the forward
-pass that chooses their actions, and one gradient of 256 steps with its optimizer step; a rollout of 128 steps, of which
-4 epochs of 4 minibatches are made, has 128 of the first two and 16 of the others.
+A program like `hpcrl.bench._dqn_bound`, and asked in the same way. A rollout is 128 steps of 8 simulators, each with
+the forward pass that chooses their actions; then 4 epochs of 4 minibatches, each with its gradient of 256 steps and its
+optimizer step. One pass is a quarter of that: 32 steps, then 4 minibatches. Parts do not alternate faster than that
+because for some milliseconds threads of one look for further work on the cores that those of the next need.
 """
+
+from collections.abc import Mapping
 
 import torch
 
@@ -29,6 +32,7 @@ class PpoLoop(BareLoop):
 
     def __init__(self, simulators: int = SIMULATORS, horizon: int = HORIZON, minibatch: int = MINIBATCH):
         super().__init__(simulators, batch_size=1)
+        self.steps = horizon // EPOCHS
         self.num_actions, steps = int(self._simulators(1).single_action_space.n), simulators * horizon
         self.network = _dqn_bound.nature_network(self.num_actions + 1)
         self.frozen = {
@@ -70,6 +74,11 @@ class PpoLoop(BareLoop):
     def optimizer(self, variant: Variant) -> None:
         """Adam's step."""
         self.adam.step()
+
+    def _update(self, choice: Mapping[str, Variant], spent: dict[str, float]) -> None:
+        for parts, times in ((PARTS[:2], self.steps), (PARTS[2:], MINIBATCHES)):
+            for _ in range(times):
+                self._do(parts, choice, spent)
 
 
 if __name__ == "__main__":

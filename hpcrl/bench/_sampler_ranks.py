@@ -14,6 +14,7 @@ import torch
 from mpi4py import MPI
 
 from hpcrl.bench import sampler as bench_sampler
+from hpcrl.bench._dqn_bound import keep_freed_memory
 from hpcrl.bench._jobs import MARK
 from hpcrl.sampling.sampler import Sampler
 from hpcrl.transport.waiting import wait_for_all
@@ -38,6 +39,7 @@ def rate(comm: MPI.Intracomm, sampler: Sampler, seconds: float, *, meets: bool) 
 
 def main(simulators: int, seconds: float, pairs: int) -> None:
     """Measure, and print on rank 0."""
+    keep_freed_memory()
     comm = MPI.COMM_WORLD
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})

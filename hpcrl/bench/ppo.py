@@ -90,17 +90,15 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
             rows.append(hours(name, statistics.median(rates)))
             rows += [bench.Row(f"{name}.part.{part}", 1e3 * times[part], "ms") for part in PARTS]
             notes.append(describe(name, rates, parts, choice))
-    notes.append("bound = 8 x 128 / (128 x (t_simulation + t_inference) + 16 x (t_gradient + t_optimizer))")
+    notes.append("bound = 8 x 32 / (t_simulation + t_inference + t_gradient + t_optimizer), t of 32 steps, 4 gradients")
     bench.print_rows(rows, title="hpcrl bench ppo", header=header, notes=notes, console=console)
     if json_path is not None:
         bench.write_json(rows, json_path)
 
 
 def bound_rate(parts: Mapping[str, float]) -> float:
-    """Steps per second of a loop whose parts take these seconds."""
-    sampling = HORIZON * (parts["simulation"] + parts["inference"])
-    learning = EPOCHS * MINIBATCHES * (parts["gradient"] + parts["optimizer"])
-    return SIMULATORS * HORIZON / (sampling + learning)
+    """Steps per second of a loop in which a part of `hpcrl.bench._ppo_bound.PARTS` takes so many seconds of a pass."""
+    return SIMULATORS * HORIZON / EPOCHS / sum(parts.values())
 
 
 def describe(

@@ -1,9 +1,10 @@
 """``hpcrl bench sampler``: steps per second of the batched sampler on Pong, over the bare vector environment.
 
-With random actions the bound is ale-py's own vector environment, stepped with random actions on the same threads. With
+With random actions the bound is ale-py's own vector environment, stepped with random actions on all threads. With
 inference (Nature's network, the fastest precision) it is what one gets by doing one after the other,
-``1 / (1 / simulation + 1 / inference)`` of both alone; two groups of simulators, of which one runs while the actions of
-the other are chosen, may exceed it. All take turns in one process.
+``1 / (1 / simulation + 1 / inference)`` of both alone on all threads; two groups of simulators, of which one runs while
+the actions of the other are chosen, may exceed it. Ours divides the threads as a job does. All take turns in one
+process.
 
 Then two ranks, a core each, sample side by side, meeting after every five steps or never; and slow simulators on ranks
 of their own are stacked or not, whose bound is what the mean time of a step allows. GPUs are not used.
@@ -13,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from ale_py.vector_env import AtariVectorEnv
 from hpcrl import bench
 from hpcrl.algorithms.policy_gradient import Categorical, Decision, SampledPolicy
 from hpcrl.bench import _jobs
+from hpcrl.bench._dqn_bound import keep_freed_memory
 from hpcrl.envs import make_env
-from hpcrl.networks import make_policy_network, resolve_precision
+from hpcrl.networks import Replica, make_policy_network, resolve_precision
 from hpcrl.sampling.rollout import Rollout
 from hpcrl.sampling.sampler import Sampler
 
@@ -53,6 +54,7 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
     StorageError
         ``json_path`` cannot be written.
     """
+    keep_freed_memory()
     threads = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     with _jobs.measurement("hpcrl bench sampler", json_path) as job:
@@ -109,11 +111,11 @@ def hours(name: str, rate: float) -> bench.Row:
 
 def measure(simulators: int, threads: int, pairs: int = PAIRS, seconds: float = SECONDS) -> list[bench.Row]:
     """Rows of so many simulators: random actions, then inference in one group and in two."""
-    random, policy = RandomPolicy(6), nature_policy()
+    random, policy, alone = RandomPolicy(6), nature_policy(max(1, threads // 2)), nature_policy(threads)
     samplers = {f"random.{groups}": make_sampler(simulators, groups, threads, random) for groups in (1, 2)}
     samplers |= {f"inference.{groups}": make_sampler(simulators, groups, threads, policy) for groups in (1, 2)}
     work: dict[str, Callable[[], int]] = {name: lambda s=sampler: fill(s) for name, sampler in samplers.items()}
-    work |= {"simulation": bare_simulation(simulators, threads), "inference": bare_inference(policy, simulators)}
+    work |= {"simulation": bare_simulation(simulators, threads), "inference": bare_inference(alone, simulators)}
     samples = [{name: rate(do, seconds) for name, do in work.items()} for _ in range(pairs)]
     for sampler in samplers.values():
         for group in sampler.groups:
@@ -148,13 +150,12 @@ class RandomPolicy:
         return np.zeros(len(observation), np.float32)
 
 
-def nature_policy() -> SampledPolicy:
-    """A policy of Nature's network in the fastest precision."""
+def nature_policy(threads: int = 0) -> SampledPolicy:
+    """A policy of Nature's network in the fastest precision, made as a job makes it."""
     dtype = resolve_precision("auto", "nature", "cpu")
-    network = make_policy_network("nature", (), (4, 84, 84), 6, np.uint8).to(dtype)
-    return SampledPolicy(
-        SimpleNamespace(network=network, device="cpu"), Categorical(6), np.random.default_rng(0), dtype
-    )
+    network = make_policy_network("nature", (), (4, 84, 84), 6, np.uint8)
+    replica = Replica(network, None, 1, frozen_dtype=dtype)
+    return SampledPolicy(replica, Categorical(6), np.random.default_rng(0), torch.float32, threads)
 
 
 def make_sampler(simulators: int, groups: int, threads: int, policy, *, horizon: int = 0) -> Sampler:
@@ -199,12 +200,13 @@ def bare_simulation(simulators: int, threads: int) -> Callable[[], int]:
 
 
 def bare_inference(policy: SampledPolicy, simulators: int) -> Callable[[], int]:
-    """The forward passes of a rollout alone, with the drawing of actions."""
+    """The forward passes of a rollout alone: those that actions are drawn by, and that of the states it ends in."""
     observation = np.random.default_rng(0).integers(256, size=(simulators, 4, 84, 84), dtype=np.uint8)
 
     def steps() -> int:
         for _ in range(ROLLOUT_STEPS // simulators):
             policy.decide(observation)
+        policy.value(observation)
         return ROLLOUT_STEPS
 
     return steps

@@ -110,7 +110,7 @@ class Sizes:
     rollout_bytes: int
     """observations of a rollout; 0 where learning is from a replay memory"""
     rollouts: int
-    """that are learned from together"""
+    """that a learner holds"""
     slots: int
     """published copies per shard"""
     gradient_slots: int

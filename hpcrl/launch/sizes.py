@@ -13,6 +13,7 @@ from hpcrl.launch import forecast
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.topology import Plan
 from hpcrl.networks import count_parameters, count_policy_parameters, make_network, make_policy_network
+from hpcrl.networks.architectures import CONVOLUTIONAL
 from hpcrl.replay.lanes import record_dtype, shortest_capacity
 from hpcrl.replay.priorities import BLOCK_SLOTS
 from hpcrl.sampling.exchange import Exchange
@@ -99,7 +100,8 @@ def forecast_of(config: Config, rank_map: Plan, updates_per_second: float = 100.
         priority_block_slots=BLOCK_SLOTS if config.replay.sampling == "prioritized" else 0,
         batch_size=batch_size,
         rollout_bytes=rollout_bytes,
-        rollouts=policy.rollouts,
+        # A second one is what the networks for frames read them from, where each is passed several times.
+        rollouts=policy.rollouts + (config.network.kind in CONVOLUTIONAL and not learning.takes_trajectories),
         slots=config.server.slots,
         gradient_slots=config.learner.pipeline + 1,
         optimizer_vectors=forecast.optimizer_vectors(

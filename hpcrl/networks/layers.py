@@ -13,13 +13,22 @@ class PixelConv2d(nn.Conv2d):
     """
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        """uint8 ``[B, stack, H, W]`` to float ``[B, channels, H', W']``."""
-        weight, dtype = self.weight * (1 / 255), _compute_dtype(frames)
+        """uint8 ``[B, stack, H, W]``, or what :meth:`prepare` made of that, to float ``[B, channels, H', W']``."""
+        weight, dtype = self.weight * (1 / 255), _compute_dtype(frames, self.weight)
         if torch.compiler.is_exporting():  # other programs know no words of bytes
             return self._conv_forward(frames.to(dtype), weight, self.bias)
-        if self._takes_blocks(frames):
-            return nn.functional.conv2d(blocks(frames).to(dtype), _of_blocks(weight), self.bias)
-        return self._conv_forward(channels_last(frames, dtype), weight, self.bias)
+        if frames.shape[1] != self.in_channels:
+            pixels = frames.permute(0, 3, 1, 2)
+        elif self._takes_blocks(frames):
+            pixels = blocks(frames)
+        else:
+            return self._conv_forward(channels_last(frames, dtype), weight, self.bias)
+        return nn.functional.conv2d(pixels.to(dtype), _of_blocks(weight), self.bias)
+
+    def prepare(self, frames: torch.Tensor) -> torch.Tensor:
+        """Do once what each pass of these frames, uint8 ``[B, stack, H, W]``, would do again."""
+        tells_apart = frames.shape[2] // BLOCK != self.in_channels
+        return blocks(frames).permute(0, 2, 3, 1) if tells_apart and self._takes_blocks(frames) else frames
 
     def _takes_blocks(self, frames: torch.Tensor) -> bool:
         sizes = (*frames.shape[2:], *self.kernel_size)
@@ -47,13 +56,15 @@ def blocks(frames: torch.Tensor) -> torch.Tensor:
 
 
 def _of_blocks(weight: torch.Tensor) -> torch.Tensor:
-    """Weights ``[O, C, h, w]`` of pixels as weights ``[O, 16 C, h / 4, w / 4]`` of :func:`blocks`."""
-    return weight.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+    """Weights ``[O, C, h, w]`` of pixels as weights ``[O, 16 C, h / 4, w / 4]`` of :func:`blocks`, channels last too."""
+    weight = weight.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).permute(0, 2, 4, 1, 3, 5).flatten(3)
+    return weight.permute(0, 3, 1, 2)
 
 
-def _compute_dtype(x: torch.Tensor) -> torch.dtype:
+def _compute_dtype(x: torch.Tensor, weight: torch.Tensor) -> torch.dtype:
+    """What autocast says; without it, that of the weights."""
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
 def channels_last(frames: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -102,7 +113,7 @@ class WideLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """float ``[B, in]`` to ``[B, out]``."""
-        dtype = _compute_dtype(x)
+        dtype = _compute_dtype(x, self.weight)
         low = self.low if self.low is not None and self.low.dtype == dtype else None
         if self.direct and torch.is_grad_enabled():
             return _WideLinearFunction.apply(x.to(dtype), self.weight, self.bias, low)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcrl.errors import ConfigError
-from hpcrl.networks.layers import ToFloat
+from hpcrl.networks.layers import PixelConv2d, ToFloat
 from hpcrl.networks.making import make_network
 
 
@@ -26,6 +26,8 @@ class ExactLinear(nn.Linear):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[B, in]`` of any dtype to float32 ``[B, out]``."""
+        if not torch.is_autocast_enabled(features.device.type):
+            return super().forward(features.float())
         with torch.autocast(features.device.type, enabled=False):
             return super().forward(features.float())
 
@@ -62,6 +64,11 @@ class PolicyValue(nn.Module):
         """``[B, stack, ...]`` to the policy's outputs, float32 ``[B, outputs]``, and values, float32 ``[B]``."""
         features = self.body(observation)
         return self.policy(features), self.value(features).squeeze(1)
+
+    def prepare(self, observation: torch.Tensor) -> torch.Tensor:
+        """What may be passed in place of these observations, again and again, with less work for each pass."""
+        first = self.body[0] if isinstance(self.body, nn.Sequential) else self.body
+        return first.prepare(observation) if isinstance(first, PixelConv2d) else observation
 
 
 def make_policy_network(

@@ -122,7 +122,10 @@ class Replica:
         self._wide = [layer for layer in module.modules() if isinstance(layer, WideLinear)]
         for layer in self._wide if low_dtype not in (None, torch.float32) else ():
             layer.keep_low(low_dtype)
-        self.network = module if frozen_dtype == torch.float32 else copy.deepcopy(module).to(frozen_dtype)
+        self.network = module
+        if frozen_dtype != torch.float32:
+            # A private copy may have the layout that convolutions would otherwise bring their weights to in each pass.
+            self.network = copy.deepcopy(module).to(frozen_dtype, memory_format=torch.channels_last)
         self.vector, self.device = vector, device
         # MPI moves host memory: on a GPU both vectors have one pinned mirror.
         on_gpu = device != "cpu"
@@ -166,6 +169,12 @@ class Replica:
             with torch.no_grad():
                 for frozen, master in zip(self.network.parameters(), self.flat.module.parameters(), strict=True):
                     frozen.copy_(master)
+
+    def prepare(self, observation: np.ndarray) -> np.ndarray:
+        """What the network may be given in place of observations ``[B, ...]`` that it passes several times."""
+        if self.device != "cpu" or not hasattr(self.network, "prepare"):
+            return observation
+        return self.network.prepare(torch.from_numpy(observation)).numpy()
 
     @property
     def empty(self) -> bool:

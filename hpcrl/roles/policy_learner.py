@@ -138,7 +138,8 @@ class PolicyLearner:
         advantage = generalized_advantages(reward, discount, goes_on, rollout.value, self.trace_decay)
         target = advantage + rollout.value[:-1]
         of_all = rollout.observation[:-1], rollout.action, rollout.log_probability, advantage, target
-        self.experience = Experience(*(array.reshape(-1, *array.shape[2:]) for array in of_all))
+        experience = Experience(*(array.reshape(-1, *array.shape[2:]) for array in of_all))
+        self.experience = experience._replace(observation=self.online.prepare(experience.observation))
         spread = target[rollout.valid].var()
         self._explained_variance = 1 - advantage[rollout.valid].var() / spread if spread > 0 else np.nan
 

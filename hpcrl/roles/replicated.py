@@ -203,7 +203,8 @@ class AllreduceUpdate:
         self._given = False
         total = self._sum(accepted)
         if total is not None:
-            self._apply(total.div_(int(accepted.sum())))
+            count = int(accepted.sum())
+            self._apply(total.div_(count) if count > 1 else total)
         if self._wasted:
             self._known.append((DROPPED, NO_DELAY))
         elif self._accepted:

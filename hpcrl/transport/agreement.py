@@ -170,7 +170,9 @@ class Agreement:
         if self._request is None:
             if not self._offer and time.monotonic() < self._next:
                 return False
-            self._begin()
+            self._speak()
+            words = [self._mine.view(np.uint8), MPI.BYTE], [self._rows.view(np.uint8), MPI.BYTE]
+            self._request = self.comm.Iallgather(*words)
         if not self._request.Test():
             return False
         self._end()
@@ -178,20 +180,18 @@ class Agreement:
 
     def _meet_alone(self) -> None:
         if self._alone:
-            self._begin()
-            self._request.Wait()
+            self._speak()
+            self._rows[:] = self._mine
             self._end()
 
-    def _begin(self) -> None:
+    def _speak(self) -> None:
+        """What this rank says in the meeting that begins."""
         mine = self._mine[0]
         mine["changes"], mine["own"], mine["offer"] = self._changes, self._own_words, self._offer
         mine["notes"] = min(len(self._unsent), NOTES)
         for i in range(mine["notes"]):
             mine["note"][i] = self._unsent.popleft()
         self._sent = self._changes.copy()
-        self._request = self.comm.Iallgather(
-            [self._mine.view(np.uint8), MPI.BYTE], [self._rows.view(np.uint8), MPI.BYTE]
-        )
 
     def _end(self) -> None:
         self._request, rows = None, self._rows

@@ -137,6 +137,17 @@ def test_the_fastest_variant_of_each_part_is_chosen():
     assert {1, 2} <= {v.threads for v in tried}
 
 
+def test_what_disturbs_one_measurement_does_not_choose_the_variants():
+    class Disturbed(FakeLoops):
+        def measure(self, choice, seconds, processes):
+            # Alone it is the best; then it is twice among the last candidates: of all, and of those with a thread.
+            again = choice == CHOICE and self.asked.count((processes, choice)) in (1, 2)
+            times = super().measure(choice, seconds, processes)
+            return {part: 100 * time for part, time in times.items()} if again else times
+
+    assert dqn.fastest(Disturbed(), 2) == CHOICE
+
+
 def test_run_measures_in_turns_and_writes_all_rows(tmp_path, monkeypatch, capsys):
     events, path = [], tmp_path / "figures.json"
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpcrl.bench._dqn_bound import Variant
-from hpcrl.bench._ppo_bound import PARTS, PpoLoop
+from hpcrl.bench._ppo_bound import EPOCHS, HORIZON, PARTS, PpoLoop
 from hpcrl.bench.ppo import bound_rate, steady_rate
 from hpcrl.errors import HpcrlError
 from hpcrl.networks import count_policy_parameters
@@ -20,7 +20,7 @@ def loop():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_every_part_runs_once(loop, precision):
+def test_every_part_runs(loop, precision):
     before = [p.clone() for p in loop.network.parameters()]
     times = loop.measure(dict.fromkeys(PARTS, Variant(precision, "channels_last", 1)), seconds=0)
     assert list(times) == list(PARTS)
@@ -36,8 +36,17 @@ def test_the_network_is_as_large_as_the_one_that_hpcrl_trains(loop):
 
 
 def test_the_bound_by_hand():
-    parts = {"simulation": 1e-3, "inference": 3e-3, "gradient": 0.08, "optimizer": 0.02}
+    parts = {"simulation": 32 * 1e-3, "inference": 32 * 3e-3, "gradient": 4 * 0.08, "optimizer": 4 * 0.02}
     assert bound_rate(parts) == pytest.approx(1024 / (128 * 4e-3 + 16 * 0.1))
+
+
+def test_a_pass_is_a_quarter_of_a_rollout(loop, monkeypatch):
+    done = []
+    for part in PARTS:
+        monkeypatch.setattr(loop, part, lambda variant, part=part: done.append(part))
+    loop.steps = HORIZON // EPOCHS
+    loop._update(dict.fromkeys(PARTS, Variant("float32", "contiguous", 1)), dict.fromkeys(PARTS, 0.0))
+    assert done == 32 * ["simulation", "inference"] + 4 * ["gradient", "optimizer"]
 
 
 def rows(rollouts, *, seconds=2.0, per_row=0.1):

@@ -28,6 +28,16 @@ def test_pixel_convolution_is_one_of_frames_over_255(channels, kernel, stride, s
     torch.testing.assert_close(pixel.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(4, 84, 84), (4, 104, 80), (4, 16, 64), (4, 21, 20), (3, 12, 48)])
+def test_prepared_frames_give_the_same(shape):
+    torch.manual_seed(0)
+    layer = PixelConv2d(shape[0], 8, 8, 4)
+    frames = torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
+    prepared = layer.prepare(frames)
+    assert torch.equal(layer(prepared), layer(frames))
+    assert (prepared is frames) == (shape[1] in (21, 16, 12))  # no blocks, or as many rows of them as frames
+
+
 def test_only_strides_of_four_pixels_take_blocks():
     frames = torch.zeros((1, 4, 84, 84), dtype=torch.uint8)
     assert PixelConv2d(4, 8, 8, 4)._takes_blocks(frames)
