@@ -85,7 +85,7 @@ def convolutional(
     for convolution in convolutions:
         make = nn.Conv2d if layers else PixelConv2d
         norm = [nn.GroupNorm(1, convolution.channels)] if layer_norm else []
-        layers += [make(channels, *convolution), *norm, nn.ReLU(inplace=True)]
+        layers += [make(channels, *convolution), *norm, nn.ReLU()]
         channels, size = convolution.channels, [convolution.output(pixels) for pixels in size]
     if min(size) < 1:
         least = 1
@@ -139,7 +139,7 @@ def mlp(
 
 def _wide_stream(features: int, units: int, layer_norm: bool, outputs: int) -> list[nn.Module]:
     norm = [nn.LayerNorm(units)] if layer_norm else []
-    return [WideLinear(features, units), *norm, nn.ReLU(inplace=True), nn.Linear(units, outputs)]
+    return [WideLinear(features, units), *norm, nn.ReLU(), nn.Linear(units, outputs)]
 
 
 def _head(stream: Callable[[int], list[nn.Module]], num_actions: int, dueling: bool, atoms: int) -> list[nn.Module]:

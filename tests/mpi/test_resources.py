@@ -83,6 +83,17 @@ def test_memory_of_each_kind_of_rank_on_atari_is_as_forecast(tmp_path):
         compare_with_forecast(job, CONFIGS / "pong_split.toml", overrides, 5)
 
 
+@pytest.mark.long
+@pytest.mark.skipif(is_open_mpi(), reason="ranks hold the same under both MPIs; run with MPICH")
+@pytest.mark.parametrize("simulators", [16, 64])
+def test_memory_of_simulator_ranks_is_as_forecast(tmp_path, simulators):
+    overrides = ["topology.simulator_ranks=2", f"env.simulators={simulators}", "policy.horizon_steps=16"]
+    overrides += ["checkpoint.period_seconds=4", "log.display=plain", "log.period_seconds=1"]
+    with training_job(3, CONFIGS / "pong_ppo.toml", tmp_path / "run", *overrides) as job:
+        time.sleep(10)  # until a checkpoint has been written
+        compare_with_forecast(job, CONFIGS / "pong_ppo.toml", overrides, 3)
+
+
 @pytest.mark.long  # it measures, and needs the machine for itself
 def test_memory_of_bundles_is_as_forecast_and_a_server_without_work_leaves_its_core_alone(tmp_path):
     overrides = ["replay.capacity_steps=2000", "run.total_frames=0", "run.heartbeat_seconds=100", *FULL]
