@@ -56,7 +56,7 @@ def blocks(frames: torch.Tensor) -> torch.Tensor:
 
 
 def _of_blocks(weight: torch.Tensor) -> torch.Tensor:
-    """Weights ``[O, C, h, w]`` of pixels as weights ``[O, 16 C, h / 4, w / 4]`` of :func:`blocks`, channels last too."""
+    """Weights ``[O, C, h, w]`` of pixels as weights ``[O, 16 C, h / 4, w / 4]`` of :func:`blocks`, channels last."""
     weight = weight.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).permute(0, 2, 4, 1, 3, 5).flatten(3)
     return weight.permute(0, 3, 1, 2)
 
