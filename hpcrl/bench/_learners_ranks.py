@@ -1,7 +1,8 @@
 """The ranks of ``hpcrl bench learners``: the same learners coupled and uncoupled in turn, all at once, one core each.
 
-``python -m hpcrl.bench._learners_ranks BATCH UPDATES PAIRS BACKEND[+overlap]``, under mpiexec. Rank 0 prints one line,
-`MARK` and then as JSON ``{"pairs": [[coupled, uncoupled], ...]}``: seconds of one update, the mean over the ranks.
+``python -m hpcrl.bench._learners_ranks BATCH UPDATES PAIRS BACKEND[+overlap]...``, under mpiexec. Rank 0 prints one
+line, `MARK` and then as JSON ``{"pairs": [[coupled..., uncoupled], ...]}``: seconds of one update, the mean over the
+ranks, coupled in each of the ways.
 """
 
 import json
@@ -130,7 +131,7 @@ class Coupled(Single):
                 backoff.wait()
 
 
-def main(batch_size: int, updates: int, pairs: int, way: str) -> None:
+def main(batch_size: int, updates: int, pairs: int, ways: list[str]) -> None:
     """Measure, and print on rank 0."""
     comm = MPI.COMM_WORLD
     cores = sorted(os.sched_getaffinity(0))
@@ -143,9 +144,10 @@ def main(batch_size: int, updates: int, pairs: int, way: str) -> None:
             resources.callback(resource.free)
             return resource
 
-        alone, together = Single(comm.rank, batch_size), Coupled(comm, batch_size, way, keep)
-        alone.update(), together.update()
-        found = [(timed(comm, together.update, updates), timed(comm, alone.update, updates)) for _ in range(pairs)]
+        learners = [*(Coupled(comm, batch_size, way, keep) for way in ways), Single(comm.rank, batch_size)]
+        for learner in learners:
+            learner.update()
+        found = [[timed(comm, learner.update, updates) for learner in learners] for _ in range(pairs)]
     if comm.rank == 0:
         print(MARK + json.dumps({"pairs": found}), flush=True)
 
@@ -155,4 +157,4 @@ def _network() -> torch.nn.Module:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
