@@ -11,6 +11,7 @@ nothing. MPI and its launcher are chosen as in ``hpcrl bench transport``.
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -166,9 +167,7 @@ def measure(
     HpcrlError
         It failed, left no checkpoint, or was too short.
     """
-    name = f"{servers}+{bundles}-{parameters}-{1e3 * sum(sleeps.values()):.0f}"
-    run_dir = directory / name
-    run_dir.mkdir()
+    run_dir = Path(tempfile.mkdtemp(prefix=f"{servers}+{bundles}-", dir=directory))  # two series may have equal jobs
     # A gradient takes longer with many ranks: all should have had a few before the end.
     seconds = seconds + 3 * sum(sleeps.values())
     spec = specification(servers, bundles, parameters, sleeps, seconds, run_dir)
@@ -178,7 +177,7 @@ def measure(
         servers + bundles,
         "hpcrl.bench._scale_ranks",
         [json.dumps(spec)],
-        directory / f"{name}.out",
+        run_dir.with_suffix(".out"),
         seconds + LIMIT_SECONDS,
     )["ranks"]
     return read(ranks, spec, begin, time.time())
