@@ -91,3 +91,12 @@ def test_run_measures_every_job_and_tries_the_model(tmp_path, monkeypatch):
     names = {row.name for row in read_json(tmp_path / "rows.json")}
     assert {"scale.full.1+1.ratio", "scale.idle.31+100.start", "scale.cost.server_byte"} <= names
     assert {f"scale.model.{series}.{s}+{b}.ratio" for series, s, b in scale.HELD_OUT} <= names
+
+
+def test_equal_jobs_do_not_meet_in_one_directory(tmp_path, monkeypatch):
+    directories = []
+    monkeypatch.setattr(scale._jobs, "figures", lambda *arguments: {"ranks": []})
+    monkeypatch.setattr(scale, "read", lambda ranks, spec, begin, end: directories.append(spec["run_dir"]))
+    for _ in range(2):
+        scale.measure(["mpiexec"], tmp_path, 1, 1, {"simulate": 1e-3, "infer": 2e-3, "gradient": 1e-2})
+    assert len(set(directories)) == 2
