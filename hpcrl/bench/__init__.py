@@ -10,14 +10,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcrl.errors import StorageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Row(NamedTuple):
@@ -46,6 +45,8 @@ def medians(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def machine() -> dict[str, str]:
     """Return what figures depend on: processor, cores, torch and MPI library."""
+    from importlib import metadata
+
     # In a process of its own: a process that has loaded MPI must not start others.
     code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
     mpi = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -68,9 +69,11 @@ def _cpu_model() -> str:
 
 
 def print_rows(
-    rows: Iterable[Row], *, title: str, header: Mapping[str, str], notes: Iterable[str], console: Console
+    rows: Iterable[Row], *, title: str, header: Mapping[str, str], notes: Iterable[str], console: "Console"
 ) -> None:
     """Print the machine, the rows as a table, and notes below it."""
+    from rich.table import Table  # here, because the ranks of some benchmarks are many, and print nothing
+
     for name, value in header.items():
         console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
     table = Table(title=title)

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import numpy as np
 from mpi4py import MPI
 
-from hpcrl.bench._jobs import MARK
 from hpcrl.launch.leaving import leave
 from hpcrl.launch.nodes import places
 from hpcrl.launch.signals import stop_on_signals
@@ -176,6 +175,8 @@ class Job:
         self.labels = [f"rank {r.rank} ({', '.join(map(str, r.roles))})" for r in self.plan.ranks]
         self.bounds = shard_bounds(spec.parameters, spec.servers)
         self.owners = {r.rank: [owner_name(role) for role in r.roles] for r in self.plan.ranks}
+        if comm.rank in self.servers:
+            import torch  # noqa: F401  here, while the others wait for the windows and take no core from those who load it
         self._make_windows()
         self.stop = StopFlag(self.counters, stop_on_signals())
         send = partial(self._report, self.reports, self.monitor_rank)
@@ -369,6 +370,7 @@ def main(spec: SimpleNamespace) -> None:
     idle.wait = job.timeline.timed("wait", idle.wait)
     trace(job.timeline, roles)
     wait_for_all(comm)
+    ready = time.time()
     heartbeat = Heartbeat(
         comm.rank,
         beats=job.beats,
@@ -382,12 +384,14 @@ def main(spec: SimpleNamespace) -> None:
     loop.run([*roles, meter], over=job.stop, beat=heartbeat, backoff=idle)
     meter.look()
     leave(comm, roles, counters=job.counters, reporter=job.reporter, heartbeat=heartbeat)
-    found = {"server": is_server, **meter.found(comm, "apply" if is_server else "push"), **resident()}
+    found = {"server": is_server, "ready": ready, **meter.found(comm, "apply" if is_server else "push"), **resident()}
     if not is_server:
         found["pull_seconds"] = meter.within(job.online.timed_pulls)
     everything = comm.gather(found)
     resources.close()
     if comm.rank == 0:
+        from hpcrl.bench._jobs import MARK
+
         print(MARK + json.dumps({"ranks": everything}), flush=True)
 
 

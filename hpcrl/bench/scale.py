@@ -46,8 +46,8 @@ JOBS = (
 )
 QUICK, QUICK_SECONDS = (("full", 1, 1), ("idle", 2, 3)), 2.0
 IDLE_SHARE = 0.5
-SECONDS = 12.0
-"""Of training in each job."""
+SECONDS, ROUNDS = 12.0, 10
+"""Of training in each job; and sleeps of a bundle beside, so that all have made several updates before the end."""
 CORES = len(os.sched_getaffinity(0))
 WARM_SHARE = 0.1
 """Of that time, after the first update of the last server or learner, before anything is measured."""
@@ -79,8 +79,10 @@ class Found(NamedTuple):
     """float64 ``[M]`` seconds of each push"""
     delays: np.ndarray
     """int64 ``[D]`` gradients by delay at shard 0 [updates]"""
+    ready_seconds: float
+    """from the launcher's start until the last rank begins with its roles"""
     start_seconds: float
-    """from the launcher's start to the first update of the last learner"""
+    """and to the first update of the last learner"""
     stop_seconds: float
     """from the end of training, through the last checkpoint, to the end of the launcher"""
     server_bytes: float
@@ -96,7 +98,7 @@ class Found(NamedTuple):
 
 
 def run(json_path: Path | None = None, *, quick: bool = False) -> None:
-    """Measure, print the table, and write it to ``json_path``; takes about eight minutes,
+    """Measure, print the table, and write it to ``json_path``; takes about ten minutes,
     ``quick`` half a one.
 
     Raises
@@ -111,7 +113,9 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
     with _jobs.measurement("hpcrl bench scale", json_path) as job:
         sleeps = dict.fromkeys(SLEEPS, 5e-3) if quick else measured_sleeps()
         text = ", ".join(f"{name} {1e3 * seconds:.2f} ms" for name, seconds in sleeps.items())
-        job.notes.append(f"a bundle sleeps for each update: {text}; {SECONDS:g} s of training in each job")
+        job.notes.append(
+            f"a bundle sleeps for each update: {text}; {SECONDS:g} s and {ROUNDS} such sleeps of training in each job"
+        )
         job.notes.append("scale.*.bound = bundles / (t_simulate + t_infer + t_gradient)")
         found: dict[tuple[str, int, int], Found] = {}
         for series, servers, bundles in QUICK if quick else JOBS:
@@ -168,8 +172,7 @@ def measure(
         It failed, left no checkpoint, or was too short.
     """
     run_dir = Path(tempfile.mkdtemp(prefix=f"{servers}+{bundles}-", dir=directory))  # two series may have equal jobs
-    # A gradient takes longer with many ranks: all should have had a few before the end.
-    seconds = seconds + 3 * sum(sleeps.values())
+    seconds += ROUNDS * sum(sleeps.values())
     spec = specification(servers, bundles, parameters, sleeps, seconds, run_dir)
     begin = time.time()
     ranks = _jobs.figures(
@@ -234,6 +237,7 @@ def read(ranks: Sequence[Mapping], spec: Mapping, begin: float, end: float) -> F
         pulls=np.concatenate([r["pull_seconds"] for r in held[False]]),
         pushes=np.concatenate([r["push_seconds"] for r in held[False]]),
         delays=np.bincount(gradients["delay_updates"][sent], gradients["count"][sent], bundles).astype(np.int64),
+        ready_seconds=max(r["ready"] for r in ranks) - begin,
         start_seconds=max(r["first"] for r in held[False]) - begin,
         stop_seconds=end - min(r["stopped"] for r in ranks),
         server_bytes=float(np.mean([r["resident_bytes"] for r in held[True]])),
@@ -255,6 +259,7 @@ def figure_rows(series: str, found: Found) -> Iterator[bench.Row]:
     yield bench.Row(f"{name}.sleep", 1e3 * found.sleep_seconds, "ms")
     yield bench.Row(f"{name}.work.server", 1e3 * found.server_processor_seconds, "ms")
     yield bench.Row(f"{name}.work.bundle", 1e3 * found.bundle_processor_seconds, "ms")
+    yield bench.Row(f"{name}.ready", found.ready_seconds, "s")
     yield bench.Row(f"{name}.start", found.start_seconds, "s")
     yield bench.Row(f"{name}.stop", found.stop_seconds, "s")
     yield bench.Row(f"{name}.memory.server", found.server_bytes / 1e6, "MB")
@@ -274,6 +279,7 @@ def summary(series: str, found: Found) -> str:
     return (
         f"{series} {found.servers}+{found.bundles}: {found.updates_per_second:.1f} of {found.bound:.1f} updates/s "
         f"({found.updates_per_second / found.bound:.2f}), cores {found.cores / CORES:.2f}, "
+        f"ready {found.ready_seconds:.1f} s, "
         f"start {found.start_seconds:.1f} s, stop {found.stop_seconds:.1f} s, delays (updates:gradients) {text}"
     )
 

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 IDLE_WAITS = 100
 """Waits in a row after which a loop counts as idle, and not as between two pieces of work."""
-IDLE_SHARE = 0.03
+IDLE_SHARE = 0.01
 """An idle loop sleeps so long that its rounds take less than this part of a core."""
 WAKEFUL_SECONDS = 1e-4
 """Longest time between two looks at MPI of a wakeful loop that is not idle yet."""

@@ -22,6 +22,7 @@ FOUND = Found(
     pulls=np.array([1e-3, 2e-3, 3e-3]),
     pushes=np.array([2e-3]),
     delays=np.array([0, 1, 0, 3]),
+    ready_seconds=2.5,
     start_seconds=3.0,
     stop_seconds=2.0,
     server_bytes=2e8,

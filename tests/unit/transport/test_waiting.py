@@ -57,11 +57,11 @@ def test_sleeps_grow_to_the_longest_and_begin_anew_after_work(clock):
 
 def test_a_dear_round_is_slept_off_to_its_share_of_a_core_once_the_loop_is_idle(clock):
     waits = backoff(1e-3)
-    assert max(idle(clock, waits, IDLE_WAITS, 2e-4)) == 1e-3
-    idle(clock, waits, 2, 2e-4)
-    assert idle(clock, waits, 1, 2e-4) == [pytest.approx(2e-4 / IDLE_SHARE)]
+    assert max(idle(clock, waits, IDLE_WAITS, 5e-5)) == 1e-3
+    idle(clock, waits, 2, 5e-5)
+    assert idle(clock, waits, 1, 5e-5) == [pytest.approx(5e-5 / IDLE_SHARE)]
     waits.reset()
-    assert max(idle(clock, waits, IDLE_WAITS, 2e-4)) == 1e-3
+    assert max(idle(clock, waits, IDLE_WAITS, 5e-5)) == 1e-3
 
 
 def test_however_dear_a_round_sleeps_stay_bounded(clock):
