@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from hpcrl.errors import ConfigError
-from hpcrl.networks.layers import Dueling, PixelConv2d, ResidualSection, ToFloat, WideLinear
+from hpcrl.networks.layers import Dueling, Flatten, PixelConv2d, ResidualSection, ToFloat, WideLinear
 
 
 class Convolution(NamedTuple):
@@ -96,7 +96,7 @@ def convolutional(
             f'{input_shape[1]}x{input_shape[2]}; set network.kind = "mlp"'
         )
     stream = partial(_wide_stream, channels * size[0] * size[1], units, layer_norm)
-    return nn.Sequential(*layers, nn.Flatten(), *_head(stream, num_actions, dueling, atoms))
+    return nn.Sequential(*layers, Flatten(), *_head(stream, num_actions, dueling, atoms))
 
 
 def impala(input_shape: Sequence[int], num_actions: int, dueling: bool = False, atoms: int = 0) -> nn.Module:
@@ -106,7 +106,7 @@ def impala(input_shape: Sequence[int], num_actions: int, dueling: bool = False, 
         sections.append(ResidualSection(channels, width, pixels=index == 0))
         channels, size = width, [-(-pixels // 2) for pixels in size]
     stream = partial(_wide_stream, channels * size[0] * size[1], IMPALA_UNITS, False)
-    return nn.Sequential(*sections, nn.ReLU(), nn.Flatten(), *_head(stream, num_actions, dueling, atoms))
+    return nn.Sequential(*sections, nn.ReLU(), Flatten(), *_head(stream, num_actions, dueling, atoms))
 
 
 def mlp(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hpcrl.networks import FlatParameters, PixelConv2d, channels_last, make_network
+from hpcrl.networks.layers import Flatten
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,17 @@ def test_channels_last_is_only_another_layout(shape):
     pixels = channels_last(frames, torch.float32)
     assert torch.equal(pixels, frames.to(torch.float32))
     assert pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_gradient_of_flattened_images_has_their_layout_and_the_same_values():
+    for layout in (torch.channels_last, torch.contiguous_format):
+        images = torch.arange(48.0).view(2, 3, 2, 4).contiguous(memory_format=layout).requires_grad_()
+        flat = Flatten()(images * 1)
+        assert torch.equal(flat, images.flatten(1))
+        (flat * torch.arange(24.0)).sum().backward()
+        assert torch.equal(images.grad, torch.arange(24.0).view(3, 2, 4).expand(2, 3, 2, 4))
+        assert images.grad.is_contiguous(memory_format=layout)
+    assert Flatten()(torch.zeros(2, 3)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
