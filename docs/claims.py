@@ -141,18 +141,21 @@ def batches_alike(limits: dict[str, int]) -> Found:
         returns = {int(label.removeprefix("batch ")): _last_quarter(case) for label, case in cases.items()}
         so = so and all(value > returns[32] - ALIKE for batch, value in returns.items() if batch <= limit)
         told.append(f"{algorithm.partition(',')[0]} {_told(returns)}")
-    return SMALL if so else NOT, f"catch, return of the last quarter by minibatch: {'; '.join(told)}"
+    seeds = _seeds(next(iter(cases.values())))
+    return SMALL if so else NOT, f"catch, {seeds}, return of the last quarter by minibatch: {'; '.join(told)}"
 
 
 def simulators_alike(study: str, titles: list[str], task: str, tolerance: float) -> Found:
     """Whether each algorithm learns as well with more simulators as with the fewest."""
     so, told = True, []
     for title in titles:
-        returns = [_last_quarter(case) for case in _study(study, title).values()]
-        counts = [label.partition(" ")[0] for label in _study(study, title)]
+        cases = _study(study, title)
+        returns = [_last_quarter(case) for case in cases.values()]
+        counts = [label.partition(" ")[0] for label in cases]
         so = so and min(returns) > returns[0] - tolerance
         told.append(f"{title.partition(',')[0]} {_told(dict(zip(counts, returns, strict=True)))}")
-    return SMALL if so else NOT, f"{task}, return of the last quarter by simulators: {'; '.join(told)}"
+    seeds = _seeds(next(iter(cases.values())))
+    return SMALL if so else NOT, f"{task}, {seeds}, return of the last quarter by simulators: {'; '.join(told)}"
 
 
 def second_learner(first: int, second: int, learns: bool) -> Found:
@@ -160,7 +163,7 @@ def second_learner(first: int, second: int, learns: bool) -> Found:
     case = _study("large_batches", "second learner")[f"{first} acts, {second} beside it"]
     returns = [_last_quarter(case, name) for name in ("first_returns", "second_returns")]
     norms = [mean(seed[-1] for seed in case[name]) for name in ("first_norm", "second_norm")]
-    told = f"catch, greedy return of the last quarter {returns[0]:.2f} and {returns[1]:.2f}"
+    told = f"catch, {_seeds(case)}, greedy return of the last quarter {returns[0]:.2f} and {returns[1]:.2f}"
     told += f", norms at the end {norms[0]:.1f} and {norms[1]:.1f}"
     return SMALL if (returns[1] > returns[0] - ALIKE) == learns else NOT, told
 
@@ -170,25 +173,13 @@ def large_batch_slower() -> Found:
     cases = _study("large_batches", "second learner")
     small, large = (cases[f"{batch} acts, {batch} beside it"] for batch in (64, 2048))
     means = [np.mean(case["first_returns"], axis=0) for case in (small, large)]
-    there = [case["frames"][int(np.argmax(found >= 0.8))] for case, found in zip((small, large), means, strict=True)]
-    told = f"catch, mean greedy return of 0.8 after {there[0]:,} and {there[1]:,} frames"
-    return SMALL if there[1] > there[0] else NOT, told
-
-
-def periods_alike() -> Found:
-    """Whether APPO learns as well with 16 updates between two visits to the store as with one."""
-    cases = _study("policy_gradients", "APPO, updates between two visits to the store")
-    returns = {label: _last_quarter(case) for label, case in cases.items()}
-    so = returns["16 updates"] > returns["1 updates"] - 50
-    return SMALL if so else NOT, f"CartPole, return of the last quarter: {_told(returns)}"
-
-
-def gradients_grow_alike() -> Found:
-    """Whether halves of A2C's minibatches have more like gradients, the more simulators there are."""
-    found = {label: mean(case["diversity"]) for label, case in _study("policy_gradients", "A2C").items()}
-    values = list(found.values())
-    so = all(more < fewer for fewer, more in zip(values, values[1:], strict=False))
-    return SMALL if so else NOT, f"CartPole, diversity (1: orthogonal, 0.5: alike): {_told(found)}"
+    there = [
+        next((frames for frames, value in zip(case["frames"], found, strict=True) if value >= 0.8), None)
+        for case, found in zip((small, large), means, strict=True)
+    ]
+    told = " and ".join(f"{frames:,} frames" if frames else "never" for frames in there)
+    told = f"catch, {_seeds(small)}, mean greedy return of 0.8 after: {told}"
+    return SMALL if there[0] and (there[1] is None or there[1] > there[0]) else NOT, told
 
 
 def lag_corrected() -> Found:
@@ -200,6 +191,11 @@ def lag_corrected() -> Found:
         kept.append(returns["lag 16"] / returns["lag 0"])
         told.append(f"{algorithm} {_told(returns)}")
     return SMALL if kept[0] > kept[1] else NOT, f"CartPole, return of the last quarter: {'; '.join(told)}"
+
+
+def _seeds(case: dict) -> str:
+    count = len(case["returns"])
+    return f"{count} seeds" if count > 1 else "one seed"
 
 
 def _told(values: dict[Any, float]) -> str:

@@ -22,7 +22,7 @@ from hpcrl.storage.runlog import read_runlog
 HERE = Path(__file__).parent
 CONFIG = HERE.parents[1] / "configs" / "catch_serial.toml"
 RESULTS = HERE / "large_batches.json"
-SEEDS = (1, 2, 3)
+SEEDS = (1,)
 FRAMES = {"batches": 16_000, "simulators": 12_000, "secondary": 24_000, "norms": 12_000}
 GOOD = 0.8
 """a training return, for the tables"""

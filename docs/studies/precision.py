@@ -1,4 +1,4 @@
-"""float32 and bfloat16 at equal seeds, and what a gradient costs in each; the picture in learning.md.
+"""float32 and bfloat16 at equal seeds, and what a gradient costs in each; and its picture.
 
     python docs/studies/precision.py run runs/studies       # writes docs/studies/precision.json
     python docs/studies/precision.py time                   # writes docs/studies/precision_times.json; a minute

@@ -154,8 +154,11 @@ def draw(results: Results, over: str, axes: Axes, xlabel: str) -> None:
     for case in cases:
         returns = np.array(case["returns"])
         x = np.array(case["frames"]) if over == "frames" else np.mean(case["seconds"], axis=0)
-        (line,) = axes.plot(x, returns.mean(axis=0), label=case["label"])
-        axes.fill_between(x, returns.min(axis=0), returns.max(axis=0), color=line.get_color(), alpha=0.15, lw=0)
+        known = np.isfinite(returns).any(axis=0)
+        x, returns = x[known], returns[:, known]
+        (line,) = axes.plot(x, np.nanmean(returns, axis=0), label=case["label"])
+        low, high = np.nanmin(returns, axis=0), np.nanmax(returns, axis=0)
+        axes.fill_between(x, low, high, color=line.get_color(), alpha=0.15, lw=0)
     axes.set(title=title, xlabel=xlabel, ylabel="training return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.legend(fontsize=8)
