@@ -54,6 +54,7 @@ def test_verdicts_on_large_minibatches_and_second_learners_follow_their_studies(
     flat = lambda value: {"returns": [[value] * 4], "frames": [1, 2, 3, 4]}  # noqa: E731
     cases = {f"batch {batch}": flat(value) for batch, value in ((32, 0.9), (512, 0.85), (2048, 0.1))}
     second = {
+        "returns": [[0.9] * 4],
         "first_returns": [[0.9] * 4],
         "second_returns": [[0.2] * 4],
         "first_norm": [[5.0]],
