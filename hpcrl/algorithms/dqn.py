@@ -28,6 +28,8 @@ class Dqn:
         Arithmetic of the network; losses are float32.
     recorded : bool
         On a GPU, record the step as a CUDA graph: all minibatches have one shape.
+    compiler : str
+        Networks and losses are those that this backend of ``torch.compile`` makes of them, at the first minibatch.
     """
 
     def __init__(
@@ -40,10 +42,15 @@ class Dqn:
         max_gradient_norm: float,
         dtype: torch.dtype,
         recorded: bool = False,
+        compiler: str = "",
     ):
         self.online, self.target, self.rule, self.double = online, target, rule, double
         self.max_gradient_norm, self.dtype = max_gradient_norm, dtype
         self._upload = Upload(online.device)
+        self._losses = self._plain_losses
+        if compiler:
+            online.flat.accumulate()
+            self._losses = torch.compile(self._plain_losses, backend=compiler, dynamic=False)
         self._step = Recorded(self._backward) if recorded and online.device != "cpu" else self._backward
 
     def gradient(self, batch: Batch) -> tuple[float, float, np.ndarray]:
@@ -71,6 +78,14 @@ class Dqn:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What :meth:`gradient` returns, on the device, which is not waited for."""
         self.online.flat.zero_gradients()
+        loss, mean_q, errors = self._losses(s_tm1, a_tm1, r_t, discount_t, s_t, weight)
+        loss.backward()
+        if self.max_gradient_norm:
+            clip_norm(self.online.flat.gradients, self.max_gradient_norm)
+        return loss.detach(), mean_q, errors
+
+    def _plain_losses(self, s_tm1, a_tm1, r_t, discount_t, s_t, weight) -> tuple[torch.Tensor, ...]:
+        """The mean loss, whose gradient is to be computed, and the rest of what :meth:`gradient` returns."""
         with autocast(self.online.device, self.dtype):
             with torch.no_grad():
                 outputs_t = self.target.network(s_t).float()
@@ -80,12 +95,8 @@ class Dqn:
         losses, errors = self.rule.losses(outputs_tm1, a_tm1, r_t, discount_t, outputs_t, a_t)
         if weight is not None:
             losses = losses * weight
-        loss = losses.mean()
-        loss.backward()
-        if self.max_gradient_norm:
-            clip_norm(self.online.flat.gradients, self.max_gradient_norm)
         mean_q = self.rule.q(outputs_tm1.detach()).max(dim=1).values.mean()
-        return loss.detach(), mean_q, errors
+        return losses.mean(), mean_q, errors
 
 
 class EpsilonGreedy:

@@ -67,11 +67,9 @@ def cross_faults(config: "Config") -> Iterator[Fault]:
             ("network.layer_norm", "network.kind"),
             f"expected false with network.kind {config.network.kind!r}, got true",
         )
-    if config.learner.cuda_graph and learning.algorithm != "dqn":
-        yield (
-            ("learner.cuda_graph", "learning.algorithm"),
-            f"expected false with algorithm {learning.algorithm!r}, got true",
-        )
+    for key in ("learner.cuda_graph", "learner.compile"):
+        if _value(config, key) and learning.algorithm != "dqn":
+            yield (key, "learning.algorithm"), f"expected false with algorithm {learning.algorithm!r}, got true"
     alone = config.topology.layout == "serial" and learning.update == "server" and learning.uses_replay
     if config.secondary.batch_size and not alone:
         yield (
@@ -185,8 +183,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "learner.reduce_overlap": {
         "learner.compression": "none",
         "learner.cuda_graph": False,
+        "learner.compile": False,
         "policy.gradient_diversity": False,
     },
+    "learner.compile": {"learner.cuda_graph": False},
 }
 """The only values that other keys may have where a key is switched on."""
 

@@ -160,6 +160,9 @@ class LearnerConfig(Section):
     cuda_graph: Bool = Field(
         False, description="dqn on a GPU: a learner's step is recorded once as a CUDA graph, and repeated"
     )
+    compile: Bool = Field(
+        False, description="dqn: a learner's step is compiled at the start (torch.compile), for which nodes need g++"
+    )
     outlier_deviations: Float = Field(
         0.0, ge=0, description="gradients whose loss exceeds mean + so many deviations are dropped; 0 = none (ours)"
     )

@@ -15,6 +15,7 @@ from hpcrl.algorithms.gorila import LossGuard
 from hpcrl.algorithms.making import replay_algorithm
 from hpcrl.algorithms.optimizers import Optimizer
 from hpcrl.config import Config
+from hpcrl.launch.compiling import compile_step, example
 from hpcrl.launch.deadline import expected_checkpoint_seconds, seconds_left
 from hpcrl.launch.job import STATELESS_KINDS, Job
 from hpcrl.launch.learners import (
@@ -109,22 +110,27 @@ def make_learner(job: Job, index: int) -> Learner | PolicyLearner:
         vector = DelayedVector(job.params, delays=delays, weights=weights, rng=rng)
         online = Replica(job.network(), vector, len(job.servers), job.rank_plan.device)
     target = Replica(job.network(), job.targets, len(job.servers), job.rank_plan.device, job.dtype)
+    algorithm = replay_algorithm(config.learning.algorithm)(
+        online,
+        target,
+        rule=job.rule,
+        double=config.learning.double,
+        # Of synchronous learners the average is clipped, by what makes it.
+        max_gradient_norm=0.0 if job.synchronous else config.learning.max_gradient_norm,
+        dtype=job.dtype,
+        # Custom rules need not know of these.
+        **({"recorded": True} if config.learner.cuda_graph else {}),
+        **({"compiler": "inductor"} if config.learner.compile else {}),
+    )
+    if config.learner.compile:
+        weighted = config.replay.sampling == "prioritized"
+        compile_step(algorithm.gradient, example(job.spec, config.learning.batch_size, weighted=weighted))
     return Learner(
         index,
         online=online,
         target=target,
         update=make_update(job, online, target),
-        algorithm=replay_algorithm(config.learning.algorithm)(
-            online,
-            target,
-            rule=job.rule,
-            double=config.learning.double,
-            # Of synchronous learners the average is clipped, by what makes it.
-            max_gradient_norm=0.0 if job.synchronous else config.learning.max_gradient_norm,
-            dtype=job.dtype,
-            # Custom rules need not know of it.
-            **({"recorded": True} if config.learner.cuda_graph else {}),
-        ),
+        algorithm=algorithm,
         guard=LossGuard(config.learner.outlier_deviations, config.learner.outlier_window_updates)
         if config.learner.outlier_deviations
         else None,

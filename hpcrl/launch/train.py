@@ -221,6 +221,7 @@ def _train(
 ) -> int:
     import torch
 
+    from hpcrl.launch import compiling
     from hpcrl.launch.build import make_roles
     from hpcrl.launch.job import Job
     from hpcrl.roles import loop
@@ -231,7 +232,8 @@ def _train(
     labels = [f"{_place(rank_map, rank)} on {host}" for rank, host in enumerate(comm.allgather(socket.gethostname()))]
     needed = rank_map.needed(config.run.lock_step)
     end, stall_seconds = partial(_end_job, comm, events), config.run.stall_seconds + min(comm.rank, STAGGERED_RANKS)
-    watchdog = Watchdog(comm.rank, stall_seconds, needed=(comm.rank,) in needed, labels=labels, end=end)
+    patience = {"start_seconds": compiling.START_SECONDS} if config.learner.compile else {}
+    watchdog = Watchdog(comm.rank, stall_seconds, needed=(comm.rank,) in needed, labels=labels, end=end, **patience)
     # Freed at the end and nowhere else: freeing is collective, and after an exception the others would not come.
     resources = ExitStack()
     given = command_line, checkpoint, resources, stop_request, labels, end, scratch_dir

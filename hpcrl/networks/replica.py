@@ -53,6 +53,13 @@ class FlatParameters:
     def __len__(self) -> int:
         return self.values.numel()
 
+    def accumulate(self) -> None:
+        """Let autograd add to all gradients: compiled code knows no other way."""
+        for layer in self.module.modules():
+            if isinstance(layer, WideLinear):
+                layer.direct = False
+        self.added_to = list(self.module.parameters())
+
     def zero_gradients(self) -> None:
         """Make ready for a backward pass."""
         torch._foreach_zero_([p.grad for p in self.added_to])

@@ -12,7 +12,8 @@ from hpcrl.errors import EXIT_STALLED
 from hpcrl.transport.window import Window
 
 START_SECONDS = 120.0
-"""Least limit before the first beat: imports, windows and a checkpoint to read may take longer than any step later."""
+"""Least limit before the first beat, where nothing else is said: imports, windows and a checkpoint to read may take
+longer than any step later."""
 END_SECONDS = 10.0
 """How long ending the job may take before the process leaves by itself."""
 
@@ -35,6 +36,8 @@ class Watchdog:
         What each rank is called.
     end : callable
         ``end(message, exit_code)`` ends all ranks.
+    start_seconds : float
+        Least limit before the first beat.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class Watchdog:
         needed: bool,
         labels: Sequence[str],
         end: Callable[[str, int], None],
+        start_seconds: float = START_SECONDS,
     ):
+        self.start_limit = max(limit_seconds, start_seconds)
         self.rank, self.limit, self.needed, self.labels, self.end = rank, limit_seconds, needed, labels, end
         self.beats = 0
         self.doing = "starting"
@@ -71,7 +76,7 @@ class Watchdog:
                 seen, silent, told = self.beats, 0.0, False
                 continue
             silent += period
-            if silent > (self.limit if self.beats else max(self.limit, START_SECONDS)) and not told:
+            if silent > (self.limit if self.beats else self.start_limit) and not told:
                 told = True
                 self._act(silent)
 

@@ -57,6 +57,15 @@ def test_a_synchronous_job_trains_stops_and_goes_on_in_other_layouts(tmp_path):
     assert latest(tmp_path)[0].global_update == 90
 
 
+@pytest.mark.long
+@pytest.mark.one_mpi
+def test_learners_whose_steps_are_compiled_train(tmp_path):
+    """Under MPI, which must not be forked; parameters are compared every ten updates."""
+    done = train(2, CONFIG, tmp_path, *SYNCHRONOUS, "learner.compile=true", "run.total_updates=60", timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert latest(tmp_path)[0].global_update == 60
+
+
 @pytest.mark.one_mpi
 def test_nccl_without_a_gpu_is_a_clear_error(tmp_path):
     done = train(2, CONFIG, tmp_path, *SYNCHRONOUS, "learner.reduce=nccl")

@@ -376,8 +376,9 @@ def test_gradients_of_a_node_are_combined_for_servers_only_and_one_at_a_time():
 
 
 def test_a_step_is_recorded_for_dqn_only():
-    faults = faults_of({"learner": {"cuda_graph": True}, "learning": {"algorithm": "ppo"}})
-    assert "learner.cuda_graph: expected false with algorithm 'ppo', got true" in faults
+    faults = faults_of({"learner": {"cuda_graph": True, "compile": True}, "learning": {"algorithm": "ppo"}})
+    for key in ("cuda_graph", "compile"):
+        assert f"learner.{key}: expected false with algorithm 'ppo', got true" in faults
 
 
 def test_what_cannot_be_summed_while_it_is_computed():
