@@ -12,9 +12,11 @@ import torch
 
 from hpcrl.analysis import export, load
 from hpcrl.analysis.tensorboard import crc32c, write_events
+from hpcrl.config import from_dict
 from hpcrl.errors import ConfigError, StorageError
-from hpcrl.launch.agents import load_agent
-from hpcrl.launch.export import to_file, to_minari
+from hpcrl.launch.agents import Agent, load_agent
+from hpcrl.launch.export import to_file, to_minari, to_onnx
+from hpcrl.launch.sizes import new_network
 from hpcrl.storage.replay import ReplayFile
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0" / "run"
@@ -97,6 +99,21 @@ def test_onnx_computes_what_the_network_does(tmp_path):
     with torch.no_grad():
         expected = load_agent(GOLDEN).network()(torch.from_numpy(observation)).numpy()
     np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.long
+def test_onnx_computes_what_a_network_of_frames_does(tmp_path):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    config = from_dict({"env": {"id": "ALE/Pong-v5"}, "network": {"kind": "nature"}})
+    params = torch.cat([p.detach().reshape(-1) for p in new_network(config).parameters()]).numpy()
+    agent = Agent(config, params, 0, "nowhere")
+    to_onnx(agent, tmp_path / "agent.onnx")
+    observation = np.random.default_rng(1).integers(0, 256, (5, 4, 84, 84)).astype(np.uint8)
+    (values,) = runtime.InferenceSession(tmp_path / "agent.onnx").run(None, {"observation": observation})
+    with torch.no_grad():
+        expected = agent.network()(torch.from_numpy(observation)).numpy()
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_minari_holds_the_whole_episodes_of_the_replay_memory(tmp_path):
