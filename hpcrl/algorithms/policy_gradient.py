@@ -141,7 +141,7 @@ class SampledPolicy:
     distribution : Distribution
     rng : numpy.random.Generator
     dtype : torch.dtype
-        Arithmetic that the network's body is brought to; float32 also where it was converted and needs no help.
+        Arithmetic of the network's body.
     threads : int
         Of a forward pass; 0 for torch's own number. Torch's threads go on looking for work for some milliseconds after
         each pass, and simulators that run in threads of the same process need those cores.

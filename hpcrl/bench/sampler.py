@@ -155,7 +155,7 @@ def nature_policy(threads: int = 0) -> SampledPolicy:
     dtype = resolve_precision("auto", "nature", "cpu")
     network = make_policy_network("nature", (), (4, 84, 84), 6, np.uint8)
     replica = Replica(network, None, 1, frozen_dtype=dtype)
-    return SampledPolicy(replica, Categorical(6), np.random.default_rng(0), torch.float32, threads)
+    return SampledPolicy(replica, Categorical(6), np.random.default_rng(0), dtype, threads)
 
 
 def make_sampler(simulators: int, groups: int, threads: int, policy, *, horizon: int = 0) -> Sampler:

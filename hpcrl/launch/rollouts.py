@@ -3,8 +3,6 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from hpcrl.algorithms.a2c import A2c
 from hpcrl.algorithms.exploration import linear
 from hpcrl.algorithms.impala import Ga3c, Impala
@@ -13,7 +11,7 @@ from hpcrl.algorithms.ppo import Ppo
 from hpcrl.algorithms.pqn import EpsilonGreedyRollout, Pqn
 from hpcrl.launch.forecast import RELAYED_ROLLOUTS
 from hpcrl.launch.policies import make_distribution
-from hpcrl.networks import FRAME_KINDS, Replica
+from hpcrl.networks import Replica
 from hpcrl.roles.policy_learner import PolicyLearner
 from hpcrl.roles.rollout_actor import RolloutActor
 from hpcrl.roles.trajectory_learner import RelayedRollouts, TrajectoryLearner
@@ -91,11 +89,9 @@ def _acting_policy(job: "Job", index: int) -> SampledPolicy | EpsilonGreedyRollo
     if config.learning.has_action_values:
         arguments = replica, job.rule.q, spec.num_actions, rng, job.dtype
         return EpsilonGreedyRollout(*arguments, epsilon=partial(_epsilon, job, replica))
-    # Networks for frames bring those to the dtype that they were converted to, for less than autocast takes.
-    dtype = torch.float32 if config.network.kind in FRAME_KINDS else job.dtype
     # Threads of simulators are on the same cores.
     threads = max(1, job.rank_plan.threads // 2) if config.env.is_atari and not job.exchange else 0
-    return SampledPolicy(replica, make_distribution(spec), rng, dtype, threads)
+    return SampledPolicy(replica, make_distribution(spec), rng, job.dtype, threads)
 
 
 def _epsilon(job: "Job", replica: Replica) -> float:

@@ -14,7 +14,7 @@ class PixelConv2d(nn.Conv2d):
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         """uint8 ``[B, stack, H, W]``, or what :meth:`prepare` made of that, to float ``[B, channels, H', W']``."""
-        weight, dtype = self.weight * (1 / 255), _compute_dtype(frames, self.weight)
+        weight, dtype = self.weight * (1 / 255), _compute_dtype(frames)
         if torch.compiler.is_exporting():  # other programs know no words of bytes
             return self._conv_forward(frames.to(dtype), weight, self.bias)
         if frames.shape[1] != self.in_channels:
@@ -61,10 +61,9 @@ def _of_blocks(weight: torch.Tensor) -> torch.Tensor:
     return weight.permute(0, 3, 1, 2)
 
 
-def _compute_dtype(x: torch.Tensor, weight: torch.Tensor) -> torch.dtype:
-    """What autocast says; without it, that of the weights."""
+def _compute_dtype(x: torch.Tensor) -> torch.dtype:
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
 
 def channels_last(frames: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -126,7 +125,7 @@ class WideLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """float ``[B, in]`` to ``[B, out]``."""
-        dtype = _compute_dtype(x, self.weight)
+        dtype = _compute_dtype(x)
         low = self.low if self.low is not None and self.low.dtype == dtype else None
         if self.direct and torch.is_grad_enabled():
             return _WideLinearFunction.apply(x.to(dtype), self.weight, self.bias, low)

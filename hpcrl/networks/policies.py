@@ -26,8 +26,6 @@ class ExactLinear(nn.Linear):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[B, in]`` of any dtype to float32 ``[B, out]``."""
-        if not torch.is_autocast_enabled(features.device.type):
-            return super().forward(features.float())
         with torch.autocast(features.device.type, enabled=False):
             return super().forward(features.float())
 
