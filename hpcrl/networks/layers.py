@@ -88,7 +88,8 @@ class Flatten(nn.Flatten):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[B, ...]`` to ``[B, prod(...)]``."""
-        if x.requires_grad and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        images = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        if images and x.requires_grad and not torch.compiler.is_compiling():  # compilers choose layouts themselves
             x.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
         return super().forward(x)
 
