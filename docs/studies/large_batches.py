@@ -22,7 +22,7 @@ from hpcrl.storage.runlog import read_runlog
 HERE = Path(__file__).parent
 CONFIG = HERE.parents[1] / "configs" / "catch_serial.toml"
 RESULTS = HERE / "large_batches.json"
-SEEDS = (1,)
+SEEDS = {"batches": (1,), "simulators": (1,), "secondary": (1, 2), "norms": (1,)}
 FRAMES = {"batches": 16_000, "simulators": 12_000, "secondary": 24_000, "norms": 12_000}
 GOOD = 0.8
 """a training return, for the tables"""
@@ -139,7 +139,7 @@ def run(directory: Path, names: list[str]) -> None:
     results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in names:
         cases, more = GROUPS[name]
-        results |= collect(cases(), SEEDS, directory, FRAMES[name], more=more)
+        results |= collect(cases(), SEEDS[name], directory, FRAMES[name], more=more)
         save(results, RESULTS)
 
 
