@@ -3,8 +3,8 @@
     python docs/studies/policy_gradients.py run runs/studies GROUP...   # writes docs/studies/policy_gradients.json
     python docs/studies/policy_gradients.py draw                        # docs/policy_gradients.png, and the tables
 
-Groups are ``lag``, ``simulators``, ``learners`` and ``periods``; those that are not named stay as they are. Needs
-mpiexec beside this Python, and matplotlib.
+Groups are ``lag``, ``simulators`` (of A3C and APPO: ``asynchronous``), ``learners`` and ``periods``; those that are not
+named stay as they are. Needs mpiexec beside this Python, and matplotlib.
 """
 
 import json
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
 RESULTS = HERE / "policy_gradients.json"
 FRAMES = 60_000
-SEEDS = {"lag": (1, 2), "simulators": (1,), "learners": (1,), "periods": (1,)}
+SEEDS = {"lag": (1, 2), "simulators": (1,), "asynchronous": (1,), "learners": (1,), "periods": (1,)}
 LAGS = (0, 4, 16)
 SIMULATORS = (8, 32, 128, 256)
 ROLLOUT_STEPS = 1024
@@ -66,6 +66,8 @@ GROUPS: dict[str, dict[str, list[Case]]] = {
     "simulators": {
         "PPO": [simulating("ppo", count) for count in (*SIMULATORS, 512)],
         "A2C": [simulating("a2c", count) for count in SIMULATORS],
+    },
+    "asynchronous": {
         "A3C, 2 learners": [simulating("a3c", count) for count in SIMULATORS],
         "APPO, 2 learners": [simulating("appo", count) for count in SIMULATORS],
     },
