@@ -182,18 +182,6 @@ def large_batch_slower() -> Found:
     return SMALL if there[0] and (there[1] is None or there[1] > there[0]) else NOT, told
 
 
-def gradients_grow_alike() -> Found:
-    """Whether halves of A2C's minibatches have more like gradients with the most simulators than with the fewest."""
-    cases = _study("policy_gradients", "A2C")
-    found = {label: mean(case["diversity"]) for label, case in cases.items()}
-    values = list(found.values())
-    so = all(more < fewer for fewer, more in zip(values, values[1:], strict=False))
-    return (
-        SMALL if so else NOT,
-        f"CartPole, {_seeds(next(iter(cases.values())))}, diversity (1: orthogonal, 0.5: alike): {_told(found)}",
-    )
-
-
 def lag_corrected() -> Found:
     """Whether IMPALA keeps more of its return than GA3C where the policy that acts is old."""
     kept, told = [], []

@@ -1,8 +1,8 @@
-"""float32 and bfloat16 at equal seeds, and what a gradient costs in each; and its picture.
+"""float32 and bfloat16 at equal seeds, and what a gradient costs in each; the picture of learning.md.
 
-    python docs/studies/precision.py run runs/studies       # writes docs/studies/precision.json
-    python docs/studies/precision.py time                   # writes docs/studies/precision_times.json; a minute
-    python docs/studies/precision.py draw                   # docs/precision.png, and the tables
+    python docs/studies/precision.py run runs/studies TASK...  # writes docs/studies/precision.json
+    python docs/studies/precision.py time                      # writes docs/studies/precision_times.json; a minute
+    python docs/studies/precision.py draw                      # docs/precision.png, and the tables
 
 Needs matplotlib, and minatar.
 """
@@ -92,7 +92,11 @@ def draw_all() -> None:
         print(f"\n| {task} | frames until a return of {good:g} | return of the last quarter |\n|---|---|---|")
         for one in found:
             print(f"| {one['label']} | {reached(one, good)} | {last_quarter(one)} |")
+    for unused in axes[len(results) :]:
+        unused.remove()
     figure.savefig(HERE.parent / "precision.png", bbox_inches="tight")
+    if not TIMES.exists():
+        return
     print("\n| gradient of Nature's network [ms] | float32 | bfloat16 | ratio |\n|---|---|---|---|")
     for name, times in json.loads(TIMES.read_text()).items():
         single, half = times.values()
@@ -101,10 +105,10 @@ def draw_all() -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["run", runs]:
-            found = {}
-            for name, (_, total, _) in TASKS.items():
-                found |= collect({name: cases(name)}, SEEDS, Path(runs), total)
+        case ["run", runs, *names]:
+            found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            for name in names or TASKS:
+                found |= collect({name: cases(name)}, SEEDS, Path(runs), TASKS[name][1])
             save(found, RESULTS)
         case ["time"]:
             measure_times()
