@@ -104,6 +104,8 @@ with ExitStack() as resources:
                 labels=[f"rank {rank}" for rank in range(comm.size)],
             )
             np.testing.assert_array_equal(replica.flat.values.numpy(), initial)
+        wait_for_all(comm)  # no learner overwrites what another has not seen yet
+        if comm.rank >= SERVERS:
             plain = torch.from_numpy(initial.copy())
             state = rule.start(plain)
             for number in range(UPDATES):
