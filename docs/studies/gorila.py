@@ -131,7 +131,7 @@ def groups(name: str) -> dict[str, list[Case]]:
             "target period [updates], delay 30": [
                 delayed(task, f"{period}", 30, f"learning.target_period_updates={period}") for period in (25, 100, 400)
             ],
-            "staleness bound [updates], delays 0, 30 and 100": [
+            "staleness bound [updates], mixed delays": [
                 delayed(task, f"{bound}", mixed, f"server.staleness_bound_updates={bound}") for bound in (10, 50, 500)
             ],
         }
