@@ -5,6 +5,8 @@ functions are for one action for each row of a batch of ``B``.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -131,6 +133,20 @@ class Decision(NamedTuple):
     """float32 ``[E]``: of the states"""
 
 
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads of torch in between; 0 for its own number."""
+    before = torch.get_num_threads()
+    if number in (0, before):
+        yield
+        return
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class SampledPolicy:
     """Acts as often as the network's probabilities say; no action is random apart from them (``epsilon``).
 
@@ -169,13 +185,9 @@ class SampledPolicy:
         return self._network(observation)[1].cpu().numpy()
 
     def _network(self, observation: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        device, threads = self.replica.device, torch.get_num_threads()
-        torch.set_num_threads(self.threads or threads)
-        try:
-            with autocast(device, self.dtype):
-                return self.replica.network(torch.from_numpy(observation).to(device))
-        finally:
-            torch.set_num_threads(threads)
+        device = self.replica.device
+        with _threads(self.threads), autocast(device, self.dtype):
+            return self.replica.network(torch.from_numpy(observation).to(device))
 
 
 class EvaluationPolicy(SampledPolicy):

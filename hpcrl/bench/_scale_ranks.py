@@ -176,7 +176,8 @@ class Job:
         self.bounds = shard_bounds(spec.parameters, spec.servers)
         self.owners = {r.rank: [owner_name(role) for role in r.roles] for r in self.plan.ranks}
         if comm.rank in self.servers:
-            import torch  # noqa: F401  here, while the others wait for the windows and take no core from those who load it
+            import torch  # noqa: F401
+        wait_for_all(comm)  # asleep; who is in MPI for a window, before servers have torch, keeps a core busy
         self._make_windows()
         self.stop = StopFlag(self.counters, stop_on_signals())
         send = partial(self._report, self.reports, self.monitor_rank)

@@ -294,9 +294,7 @@ class BareLoops:
 
 
 def fastest(
-    loops: BareLoops,
-    processes: int,
-    precisions: Sequence[str] = ("float32", "bfloat16"),
+    loops: BareLoops, processes: int, precisions: Sequence[str] = ("float32", "bfloat16")
 ) -> dict[str, Variant]:
     """Try every precision, layout and number of threads; return the best variant for each part."""
     threads = sorted({1, 2, max(1, len(os.sched_getaffinity(0)) // processes)})

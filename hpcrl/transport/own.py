@@ -59,7 +59,7 @@ class OwnRing:
 
     def push(self, records: Mapping[int, Sequence[np.ndarray]]) -> bool:
         """Push a record, given as contiguous arrays that are laid one after the other."""
-        ((parts),) = records.values()
+        (parts,) = records.values()
         begin = 0
         for part in parts:
             place = self.record[begin : begin + part.nbytes]

@@ -40,7 +40,8 @@ def test_reaches_a_good_greedy_evaluation(config, good, ranks, seed, tmp_path):
         f"run.seed={seed}",
     ]
     row = first_good_evaluation(ranks, CONFIGS / config, run_dir, *overrides, good=good)
-    assert row["episodes"] in (20, 24, 32)  # the same number on each of the simulators
+    episodes = set(read_runlog(run_dir, "evaluations")["episodes"])
+    assert episodes <= {20, 24, 32}  # the same number on each of the simulators
     assert len(read_runlog(run_dir, "episodes")["episode_return"]) > 0
     print(
         f"{config} seed {seed}: {row['mean_return']:.2f} at update {row['global_update']:,}, "

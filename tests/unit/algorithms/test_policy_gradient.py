@@ -125,6 +125,21 @@ def test_decisions_carry_their_probability_and_value():
     assert (decision.action.dtype, decision.log_probability.dtype) == (np.int64, np.float32)
 
 
+def test_a_pass_takes_its_own_number_of_threads_and_gives_the_others_back():
+    seen, inner = [], replica([1.0, 0.0, -1.0])
+
+    def network(observation):
+        seen.append(torch.get_num_threads())
+        return inner.network(observation)
+
+    before = torch.get_num_threads()
+    for threads in (0, before, before + 1):
+        spy = SimpleNamespace(network=network, device="cpu")
+        SampledPolicy(spy, Categorical(3), RNG(0), torch.float32, threads).value(np.zeros((2, 1), np.float32))
+        assert torch.get_num_threads() == before
+    assert seen == [before, before, before + 1]
+
+
 def test_evaluation_takes_the_mode_or_draws_or_is_random():
     def actions(draws, epsilon):
         policy = EvaluationPolicy(replica([3.0, 0.0]), Categorical(2), RNG(0), torch.float32, draws=draws)

@@ -3,14 +3,13 @@
 import builtins
 import sys
 
+import ale_py
 import numpy as np
 import pytest
 from acting import drive
 
 from hpcrl.envs import env_spec, make_env
 from hpcrl.errors import ConfigError
-
-ale_py = pytest.importorskip("ale_py")
 
 
 def make(game="Breakout", num_envs=2, seed=1, **keys):

@@ -6,8 +6,6 @@ import pytest
 from hpcrl.envs import make_env
 from hpcrl.errors import ConfigError, StorageError
 
-pytest.importorskip("ale_py")
-
 NOISY = {"noop_max": 5, "sticky_probability": 0.25, "life_loss": "terminate", "fire_reset": True}
 
 
