@@ -48,8 +48,8 @@ def memory(pid: int) -> dict[str, int]:
     return {"own": numbers["RssAnon"], "code": numbers["RssFile"], "windows": numbers["Pss_Shmem"]}
 
 
-def compare_with_forecast(job, config: Path, overrides: list[str], ranks: int, only: str = "") -> None:
-    """Each rank's forecast is within 15 % of what it holds, and so is the node's; or of those with a role alone."""
+def compare_with_forecast(job, config: Path, overrides: list[str], ranks: int, but: str = "") -> None:
+    """Each rank's forecast is within 15 % of what it holds, and so is the node's; ``but`` is a role left out."""
     loaded = load(config, overrides)
     rank_map = plan(ranks, [0] * ranks, **loaded.rank_map(), cores_per_node=2, gpus_per_node=0)
     forecast = forecast_of(loaded, rank_map)
@@ -68,7 +68,7 @@ def compare_with_forecast(job, config: Path, overrides: list[str], ranks: int, o
     for what, (expected, found) in pairs.items():
         print(f"{what}: forecast {expected / 1e6:.0f} MB, holds {found / 1e6:.0f} MB")
     wrong = {what for what, (expected, found) in pairs.items() if abs(expected / found - 1) >= 0.15}
-    assert {what for what in wrong if only in what} == set()
+    assert {what for what in wrong if not but or but not in what} == set()
 
 
 FULL = ["replay.learning_starts_steps=400", "checkpoint.period_seconds=2", "log.display=plain", "log.period_seconds=1"]
@@ -93,7 +93,7 @@ def test_memory_of_simulator_ranks_is_as_forecast(tmp_path, simulators):
     with training_job(3, CONFIGS / "pong_ppo.toml", tmp_path / "run", *overrides) as job:
         time.sleep(10)  # until a checkpoint has been written
         # The learner's is too high, by a fifth to a third: its network needs less for a pass than Nature's.
-        compare_with_forecast(job, CONFIGS / "pong_ppo.toml", overrides, 3, only="simulator")
+        compare_with_forecast(job, CONFIGS / "pong_ppo.toml", overrides, 3, but="learner")
 
 
 @pytest.mark.long  # it measures, and needs the machine for itself
