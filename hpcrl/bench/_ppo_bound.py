@@ -1,11 +1,13 @@
 """Bare loops of PPO on Pong: simulators, forward passes, gradients and Adam's steps, with no other code of hpcrl.
 
-A program like `hpcrl.bench._dqn_bound`, and asked in the same way. A rollout is 128 steps of 8 simulators, each with
-the forward pass that chooses their actions; then 4 epochs of 4 minibatches, each with its gradient of 256 steps and its
-optimizer step. One pass is a quarter of that: 32 steps, then 4 minibatches. Parts do not alternate faster than that
-because for some milliseconds threads of one look for further work on the cores that those of the next need.
+A program like `hpcrl.bench._dqn_bound`, and asked in the same way; its argument is how many processes share the work. A
+rollout is 128 steps of 8 simulators, each with the forward pass that chooses their actions; then 4 epochs of 4
+minibatches, each with its gradient of 256 steps and its optimizer step. Of several processes each has its part of the
+simulators and minibatches. One pass is a quarter of that: 32 steps, then 4 minibatches. Parts do not alternate faster
+than that because for some milliseconds threads of one look for further work on the cores that those of the next need.
 """
 
+import sys
 from collections.abc import Mapping
 
 import torch
@@ -15,7 +17,6 @@ from hpcrl.bench._dqn_bound import BareLoop, Variant
 
 PARTS = ("simulation", "inference", "gradient", "optimizer")
 SIMULATORS, HORIZON, EPOCHS, MINIBATCHES = 8, 128, 4, 4
-MINIBATCH = SIMULATORS * HORIZON // MINIBATCHES
 CLIP, VALUE_WEIGHT, ENTROPY_WEIGHT, MAX_NORM = 0.1, 0.5, 0.01, 0.5
 
 
@@ -24,13 +25,13 @@ class PpoLoop(BareLoop):
 
     Parameters
     ----------
-    simulators, horizon, minibatch
-        ``E``, ``T`` and ``B``.
+    simulators, horizon
+        ``E`` and ``T``.
     """
 
     parts = PARTS
 
-    def __init__(self, simulators: int = SIMULATORS, horizon: int = HORIZON, minibatch: int = MINIBATCH):
+    def __init__(self, simulators: int = SIMULATORS, horizon: int = HORIZON):
         super().__init__(simulators, batch_size=1)
         self.steps = horizon // EPOCHS
         self.num_actions, steps = int(self._simulators(1).single_action_space.n), simulators * horizon
@@ -40,7 +41,7 @@ class PpoLoop(BareLoop):
             "bfloat16": _dqn_bound.nature_network(self.num_actions + 1).to(torch.bfloat16),
         }
         self.adam = torch.optim.Adam(self.network.parameters(), lr=2.5e-4, eps=1e-5, fused=True)
-        self.minibatch = minibatch
+        self.minibatch = steps // MINIBATCHES
         self.rollout = torch.randint(0, 256, (steps, 4, 84, 84), dtype=torch.uint8)
         self.taken = torch.randint(0, self.num_actions, (steps,))
         self.log_mu = torch.full((steps,), -1.8)
@@ -82,4 +83,4 @@ class PpoLoop(BareLoop):
 
 
 if __name__ == "__main__":
-    _dqn_bound.answer(PpoLoop())
+    _dqn_bound.answer(PpoLoop(SIMULATORS // int(sys.argv[1])))

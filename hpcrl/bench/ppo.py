@@ -1,20 +1,21 @@
 """``hpcrl bench ppo``: steps per second of PPO on Pong, over what the same cores do in bare loops.
 
-Ours is a whole job of ``hpcrl train`` in one process, with 8 simulators, rollouts of 128 steps, 4 epochs of 4
-minibatches and Nature's network, measured from its run log, once in float32 and once in the fastest precision. The
-bound is a bare loop (`hpcrl.bench._ppo_bound`) that does the same work with nothing around it. Ours and bound take
-turns, so that a change of the machine's speed meets both. GPUs are not used.
+Ours is a whole job of ``hpcrl train``, with 8 simulators, rollouts of 128 steps, 4 epochs of 4 minibatches and Nature's
+network, measured from its run log, once in float32 and once in the fastest precision: on one rank, and on as many as
+there are cores, which share simulators and minibatches and average their gradients. The bound is bare loops
+(`hpcrl.bench._ppo_bound`) in as many processes, which do the same work with nothing around it and share nothing. Ours
+and bound take turns, so that a change of the machine's speed meets both. GPUs are not used.
 """
 
+import math
+import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from hpcrl import bench
 from hpcrl.bench import _jobs
@@ -32,6 +33,7 @@ JOB_ROLLOUTS = 8
 BOUND_SECONDS = 4.0
 PRECISIONS = {"ppo": ("float32", "bfloat16"), "ppo.float32": ("float32",)}
 """Rows, and the precisions that job and bound may choose from."""
+RANKS = sorted({1, math.gcd(SIMULATORS, len(os.sched_getaffinity(0)))})
 
 CONFIG = f"""
 [run]
@@ -41,14 +43,13 @@ layout = "sampler_learner"
 [env]
 id = "ALE/Pong-v5"
 protocol = "nature"
-simulators = {SIMULATORS}
+simulators = {{simulators}}
 [network]
 kind = "nature"
 [policy]
 horizon_steps = {HORIZON}
 epochs = {EPOCHS}
 minibatches = {MINIBATCHES}
-groups = 2
 clip = 0.1
 [learning]
 algorithm = "ppo"
@@ -60,44 +61,50 @@ display = "plain"
 
 
 def run(json_path: Path | None = None, *, quick: bool = False) -> None:
-    """Measure, print the table, and write it to ``json_path``; takes about ten minutes, ``quick`` (one pair) two.
+    """Measure, print the table, and write it to ``json_path``; takes about 15 minutes, ``quick`` (one pair) three.
 
     Raises
     ------
+    ConfigError
+        There is no mpiexec.
     HpcrlError
         A job or a bare loop failed.
     StorageError
         ``json_path`` cannot be written.
     """
-    console, pairs = Console(), 1 if quick else PAIRS
-    if json_path is not None:
-        bench.check_writable(json_path)
-    header, rows, notes = bench.machine(), [], []
-    with (
-        BareLoops(1, ("-m", "hpcrl.bench._ppo_bound"), PARTS) as loops,
-        tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as tmp,
-    ):
-        for name, precisions in PRECISIONS.items():
-            choice, rates, parts = fastest(loops, 1, precisions), [], []
-            for pair in range(1, pairs + 1):
-                parts.append(loops.measure(choice, BOUND_SECONDS, 1))
-                bound = bound_rate(parts[-1])
-                seconds = max(JOB_SECONDS, JOB_ROLLOUTS * SIMULATORS * HORIZON / bound)
-                rates.append(train(precisions, Path(tmp) / f"{name}-{pair}", seconds))
-                console.print(f"{name} {pair}/{pairs}: {rates[-1]:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
-            times = bench.medians(parts)
-            rows += bench.compared(name, statistics.median(rates), "steps/s", bound_rate(times))
-            rows.append(hours(name, statistics.median(rates)))
-            rows += [bench.Row(f"{name}.part.{part}", 1e3 * times[part], "ms") for part in PARTS]
-            notes.append(describe(name, rates, parts, choice))
-    notes.append("bound = 8 x 32 / (t_simulation + t_inference + t_gradient + t_optimizer), t of 32 steps, 4 gradients")
-    bench.print_rows(rows, title="hpcrl bench ppo", header=header, notes=notes, console=console)
-    if json_path is not None:
-        bench.write_json(rows, json_path)
+    with _jobs.measurement("hpcrl bench ppo", json_path) as job:
+        for ranks in RANKS:
+            with BareLoops(ranks, ("-m", "hpcrl.bench._ppo_bound", str(ranks)), PARTS) as loops:
+                for name, precisions in PRECISIONS.items():
+                    measure(job, loops, name if ranks == 1 else f"{name}.ranks_{ranks}", ranks, precisions, quick)
+        job.notes.append(
+            "bound = 8 x 32 / (t_simulation + t_inference + t_gradient + t_optimizer), t of 32 steps, 4 gradients"
+        )
+
+
+def measure(
+    job: _jobs.Measurement, loops: BareLoops, name: str, ranks: int, precisions: Sequence[str], quick: bool
+) -> None:
+    """Add the rows and notes of jobs on so many ranks, in one of these precisions."""
+    choice, rates, parts, pairs = fastest(loops, ranks, precisions), [], [], 1 if quick else PAIRS
+    for pair in range(1, pairs + 1):
+        parts.append(loops.measure(choice, BOUND_SECONDS, ranks))
+        bound = bound_rate(parts[-1])
+        seconds = max(JOB_SECONDS, JOB_ROLLOUTS * SIMULATORS * HORIZON / bound)
+        rates.append(train(job.launcher, ranks, precisions, job.directory / f"{name}-{pair}", seconds))
+        job.console.print(f"{name} {pair}/{pairs}: {rates[-1]:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
+    times = bench.medians(parts)
+    job.rows.extend(bench.compared(name, statistics.median(rates), "steps/s", bound_rate(times)))
+    job.rows.append(hours(name, statistics.median(rates)))
+    job.rows.extend(bench.Row(f"{name}.part.{part}", 1e3 * times[part], "ms") for part in PARTS)
+    job.notes.append(describe(name, rates, parts, choice))
 
 
 def bound_rate(parts: Mapping[str, float]) -> float:
-    """Steps per second of a loop in which a part of `hpcrl.bench._ppo_bound.PARTS` takes so many seconds of a pass."""
+    """Steps per second of loops in which a part of `hpcrl.bench._ppo_bound.PARTS` takes so many seconds of a pass.
+
+    Of all processes together: however many there are, a pass of theirs is that of `SIMULATORS` simulators.
+    """
     return SIMULATORS * HORIZON / EPOCHS / sum(parts.values())
 
 
@@ -110,8 +117,8 @@ def describe(
     return f"{name}: ratio {min(ratios):.3f} to {max(ratios):.3f}; fastest: {fastest_are}"
 
 
-def train(precisions: Sequence[str], run_dir: Path, seconds: float) -> float:
-    """Run a job for so many seconds and return its steps per second.
+def train(launcher: Sequence[str], ranks: int, precisions: Sequence[str], run_dir: Path, seconds: float) -> float:
+    """Run a job on some ranks for so many seconds and return its steps per second.
 
     Raises
     ------
@@ -119,10 +126,12 @@ def train(precisions: Sequence[str], run_dir: Path, seconds: float) -> float:
         It failed, or was too slow to be measured.
     """
     config, output = (run_dir.with_name(run_dir.name + suffix) for suffix in (".toml", ".out"))
-    config.write_text(CONFIG)
+    config.write_text(CONFIG.format(simulators=SIMULATORS // ranks))
     precision = "auto" if len(precisions) > 1 else precisions[0]
     command = [sys.executable, "-m", "hpcrl", "train", str(config), "--run-dir", str(run_dir)]
     command += ["--set", f"run.time_limit_seconds={seconds}", "--set", f"network.precision={precision}"]
+    if ranks > 1:
+        command = [*launcher, "-n", str(ranks), *command]
     _jobs.run(command, output, seconds + START_SECONDS, codes=(EXIT_FINISHED, EXIT_STOPPED))
     rate = steady_rate(read_runlog(run_dir, "progress"), EPOCHS * MINIBATCHES)
     shutil.rmtree(run_dir)

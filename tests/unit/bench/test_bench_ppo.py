@@ -15,7 +15,7 @@ from hpcrl.networks import count_policy_parameters
 def loop():
     threads = torch.get_num_threads()
     torch.manual_seed(1)
-    yield PpoLoop(simulators=2, horizon=4, minibatch=3)
+    yield PpoLoop(simulators=2, horizon=4)
     torch.set_num_threads(threads)
 
 
