@@ -116,10 +116,11 @@ class OneBatch:
 class NumpyReplica:
     """The parameters as a learner holds them, and its gradient, without a network."""
 
-    def __init__(self, vector: ShardedVector):
+    def __init__(self, vector: ShardedVector, gradients: np.ndarray | None = None):
         self.vector, self.flat = vector, SimpleNamespace(check=lambda: None)
         self.values = np.zeros(vector.size, np.float32)
-        self.gradients = np.full(vector.size, 1e-6, np.float32)
+        self.gradients = np.empty(vector.size, np.float32) if gradients is None else gradients
+        self.gradients[:] = 1e-6
         self.versions = np.full(len(vector.owners), -1, np.int64)
         self.pulls = 0
         self.timed_pulls: list[tuple[float, float]] = []
@@ -223,7 +224,10 @@ def make_roles(job: Job) -> list:
     """The roles of this rank."""
     makers = {"parameter_server": make_server, "actor": make_actor, "learner": make_learner, "monitor": make_monitor}
     if any(role.kind == "learner" for role in job.roles):
-        job.online, job.sleeps = NumpyReplica(job.params), job.spec.sleeps
+        # As in `hpcrl.launch.job`: where it can, a learner makes its gradient in the record of the only server.
+        record = job.gradients.place(job.servers[0]) if len(job.servers) == 1 else None
+        gradients = None if record is None else record[8 * HEADER_WORDS :].view(np.float32)
+        job.online, job.sleeps = NumpyReplica(job.params, gradients), job.spec.sleeps
         job.ratio = TrainingRatio(
             LocalTally(), intensity=INTENSITY, batch_size=BATCH_SIZE, learning_starts=SIMULATORS, slack_updates=1
         )

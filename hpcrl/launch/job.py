@@ -339,11 +339,22 @@ class Job:
         """The network that the actor and the learner of this rank share."""
         if self.synchronous or (self.store and self.learns):
             return OwnReplica(self.network(), self.rank_plan.device)
+        record = self._gradient_record()
+        gradients = None if record is None else torch.from_numpy(record[8 * HEADER_WORDS :].view(np.float32))
         if self.in_place:
-            gradients = torch.from_numpy(self.gradients.record[8 * HEADER_WORDS :].view(np.float32))
             return OwnReplica(self.network(), "cpu", low_dtype=self.dtype, gradients=gradients)
         servers, device = len(self.servers), self.rank_plan.device
-        return Replica(self.network(), self.params, servers, device, low_dtype=self.dtype)
+        return Replica(self.network(), self.params, servers, device, low_dtype=self.dtype, gradients=gradients)
+
+    def _gradient_record(self) -> np.ndarray | None:
+        """uint8: the record in which this rank's gradients go to the only server, if they can be made there."""
+        if self.in_place:
+            return self.gradients.record
+        config = self.config
+        possible = self.learns and config.learning.update == "server" and len(self.servers) == 1
+        if not possible or self.rank_plan.device != "cpu" or config.learning.node_combine or any(self.delays[0]):
+            return None
+        return self.gradients.place(self.servers[0])
 
     @cached_property
     def memory(self) -> ReplayMemory:

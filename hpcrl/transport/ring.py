@@ -78,10 +78,21 @@ class Rings:
             drive(self.window, behind)
         return all(good(ring) for ring in self.to.values())
 
+    def place(self, consumer: int) -> np.ndarray | None:
+        """uint8 ``[record_bytes]``: where the next record to a consumer will lie, if it can be made in its place.
+
+        Its parts are then pushed without being copied. That takes a ring of one record, since the place must stay the
+        same, and :meth:`~hpcrl.transport.window.Window.mapped` memory. It may be written while the ring is drained.
+        """
+        layout = self.to[consumer].layout
+        memory = self.window.mapped(consumer) if layout.capacity == 1 else None
+        return None if memory is None else memory[layout.data(0) : layout.data(0) + layout.record_bytes]
+
     def push(self, records: Mapping[int, Sequence[np.ndarray]]) -> bool:
         """Push a record to each of the consumers in ``records``, side by side.
 
-        A record is given as contiguous arrays that are laid one after the other. They are free again on return.
+        A record is given as contiguous arrays that are laid one after the other. They are free again on return, unless
+        they lie in the record's :meth:`place`.
 
         Returns
         -------

@@ -69,6 +69,26 @@ class Window:
         self.win.Sync()
         wait_for_all(comm)
         self._in_flight: dict[int, int] = {}
+        self._mapped: dict[int, int] = {}
+        """where the bytes of other ranks begin in this process's memory, if it was asked for"""
+
+    def mapped(self, rank: int) -> np.ndarray | None:
+        """uint8 view of the bytes that a rank exposes, where this process can load and store them directly.
+
+        Of other ranks that takes one of the same node, and an MPI that gives its memory away for windows of this kind
+        (MPI 4.1, section 12.2.3); None elsewhere. What is put from there to itself is not copied any more.
+        """
+        view = self.local
+        if rank != self.rank:
+            try:
+                memory, _ = self.win.Shared_query(rank)
+            except MPI.Exception:
+                return None
+            if not memory:
+                return None
+            view = np.frombuffer(memory, np.uint8)
+        self._mapped[rank] = view.ctypes.data
+        return view
 
     def word(self, operation: Fetch | Replace | Add, rank: int) -> int:
         """Run one atomic operation and return the old value of the word."""
@@ -101,6 +121,8 @@ class Window:
             raise ValueError(f"window {self.name}: a buffer must be contiguous, got strides {buffer.strides}")
         if kind is FetchMany:
             self._start_words(buffer, offset, rank)
+        elif rank in self._mapped and buffer.ctypes.data == self._mapped[rank] + offset:
+            self.win.Sync()  # it is in its place: what was stored there is seen before what is written next
         elif rank == self.rank:
             self._copy(kind, _bytes(buffer), offset)
         elif buffer.nbytes > self.max_transfer_bytes:

@@ -1,8 +1,9 @@
 """``pushing.py FLAVOUR MODE RECORDS``: numbered records through rings, at random speeds.
 
 Rank 0 and, with more than two ranks, the last rank consume; all but rank 0 produce, so the last pushes to itself too.
-MODE ``wait``: a producer waits for room, and reads every consumer's answer to every record; ``drop``: it never waits.
-At the end their lists are compared.
+MODE ``wait``: a producer waits for room, and reads every consumer's answer to every record; ``place``: likewise, and
+makes its records where the consumer will read them, if it can; ``drop``: it never waits. At the end their lists are
+compared.
 """
 
 import sys
@@ -30,7 +31,7 @@ rings = Rings(
     name="test",
     producers=producers,
     record_bytes={consumer: 8 * (1 + n) for consumer, n in words.items()},
-    capacity=2 if MODE == "wait" else 3,  # no more than there are answers, or some would be lost
+    capacity={"wait": 2, "place": 1, "drop": 3}[MODE],  # no more than there are answers, or some would be lost
     flavour=FLAVOUR,
     max_requests=2,
 )
@@ -41,10 +42,13 @@ to_push = RECORDS if rank in producers else 0
 accepted = {consumer: [] for consumer in consumers}
 taken = {producer: [] for producer in producers}
 pushed = refused = answered = 0
+places = {consumer: rings.place(consumer) for consumer in consumers} if to_push else {}
 
 
 def record(number: int, consumer: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([rank], np.int64), np.full(words[consumer], number, np.int64)
+    numbers = np.empty(words[consumer], np.int64) if places[consumer] is None else places[consumer][8:].view(np.int64)
+    numbers[:] = number
+    return np.array([rank], np.int64), numbers
 
 
 def answer(number: int, consumer: int) -> int:
@@ -60,7 +64,7 @@ def take_answers() -> None:
 
 def push_one() -> int:
     """Try one push; how many records are done with."""
-    if not rings.room():
+    if not rings.room():  # where a ring has one record only: it is drained
         return 0
     take_answers()
     assert rings.push({consumer: record(pushed, consumer) for consumer in consumers})
@@ -125,7 +129,7 @@ while True:
     everyone_is_over = counters.get("over") == len(producers)  # before the look, not after
     busy = False
     if pushed < to_push:
-        done = push_one() if MODE == "wait" else push_some()
+        done = push_some() if MODE == "drop" else push_one()
         pushed += done
         busy |= done > 0
         time.sleep(rng.random() * pause_seconds)
@@ -133,7 +137,7 @@ while True:
         counters.add("over", 1)
         said = busy = True
     if rank in consumers:
-        busy |= (take_some() if MODE == "wait" else take_many()) > 0
+        busy |= (take_many() if MODE == "drop" else take_some()) > 0
     if everyone_is_over and not busy and (rank in consumers or rings.drained()):
         break
     if busy:
@@ -144,21 +148,22 @@ while True:
 assert rings.dropped == refused
 comm.Barrier()
 assert rings.drained()
-if MODE == "wait" and to_push:
+if MODE != "drop" and to_push:
     take_answers()
     assert answered == RECORDS
 assert not any(rings.waiting())
 pushes = comm.gather(accepted)
 takes = comm.gather(taken)
 dropped = comm.reduce(rings.dropped)
+in_place = comm.reduce(sum(place is not None for place in places.values()))
 if rank == 0:
     for consumer in consumers:
         for producer in producers:
             assert takes[consumer][producer] == pushes[producer][consumer], (consumer, producer)
     received = sum(len(numbers) for consumer in consumers for numbers in takes[consumer].values())
     assert received + dropped == RECORDS * len(producers) * len(consumers)
-    if MODE == "wait":
+    if MODE != "drop":
         assert dropped == 0
-    print(f"received {received} dropped {dropped}", flush=True)
+    print(f"received {received} dropped {dropped} in place {in_place}", flush=True)
 rings.free()
 counters.free()
