@@ -70,7 +70,7 @@ def groups() -> dict[str, Group]:
 
 def _atari(frames: int) -> Group:
     """Boxing with the small network, few simulators, and a rate that suits so short a run."""
-    common = (f"run.total_frames={frames}", "network.kind=a3c_net", "env.simulators=2")
+    common = (f"run.total_frames={frames}", "topology.layout=bundled", "network.kind=a3c_net", "env.simulators=2")
     common += ("replay.capacity_steps=60000", "replay.learning_starts_steps=1000", "replay.n_step=3")
     common += ("exploration.decay_length=60000", "exploration.epsilon_end=0.02", "learning.loss=huber")
     common += ("learning.double=true", "learning.learning_rate=2.5e-4", "learning.target_period_updates=500")

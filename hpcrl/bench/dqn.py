@@ -8,7 +8,8 @@ Ours and bound take turns, so that a change of the machine's speed meets both. G
 The bound of bundles counts an optimizer step and a publication for each update, since the servers share their cores;
 ``dqn.gorila.free_server`` holds the same rate against a bound without, as if servers cost nothing. In the serial layout
 nobody reads what is published, so that nothing is. ``dqn.gorila.transport`` is the share of a bundle's time in which it
-neither simulates, infers nor computes gradients, from one more run that is traced.
+neither simulates, infers nor computes gradients, from one more run that is traced; ``dqn.gorila_1.transport`` that of a
+bundle alone with its server, so that on two cores it never waits for one.
 """
 
 import json
@@ -91,6 +92,7 @@ class Job(NamedTuple):
 GORILA = Job("dqn.gorila", "bundled", ranks=3, bundles=2, seconds=14.0, prefix="dqn.part", parts=PARTS)
 SERIAL = Job("dqn.serial", "serial", ranks=1, bundles=1, seconds=9.0, prefix="dqn.serial.part", parts=PARTS[:-1])
 JOBS = GORILA, SERIAL
+ONE_BUNDLE = GORILA._replace(name="dqn.gorila_1", ranks=2, bundles=1)
 FREE_SERVER = GORILA._replace(name="dqn.gorila.free_server", parts=("simulation", "inference", "gradient"))
 
 
@@ -123,7 +125,9 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
                 parts[job.name].append(loops.measure(choices[job.name], BOUND_SECONDS, job.bundles))
                 ours, bound = rates[job.name][-1], bound_rate(job, parts[job.name][-1])
                 console.print(f"{job.name} {pair}/{pairs}: {ours:,.0f} steps/s, bound {bound:,.0f}", highlight=False)
-        rows, notes = [bench.Row("dqn.gorila.transport", transport(GORILA, launcher, Path(tmp) / "traced"), "1")], []
+        rows, notes = [], []
+        for job in (GORILA, ONE_BUNDLE):
+            rows.append(bench.Row(f"{job.name}.transport", transport(job, launcher, Path(tmp) / job.name), "1"))
     for job in JOBS:
         rows += job_rows(job, rates[job.name], parts[job.name])
         notes += job_notes(job, rates[job.name], parts[job.name], choices[job.name])
