@@ -8,14 +8,13 @@ are not named stay as they are. Needs matplotlib.
 """
 
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from study import Case, Results, collect, draw, last_quarter, panels, reached, save
+from study import Case, Results, collect, draw, last_quarter, main, panels, reached, save
 
 from hpcrl.storage.runlog import read_runlog
 
@@ -189,9 +188,4 @@ def _norms(one: dict, layer: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "run":
-        run(Path(sys.argv[2]), sys.argv[3:] or list(GROUPS))
-    found = json.loads(RESULTS.read_text())
-    picture(found)
-    for title, found_cases in found.items():
-        print(f"\n{title}\n\n{table(found_cases)}")
+    main(RESULTS, list(GROUPS), run, picture, table)

@@ -8,30 +8,40 @@ named stay as they are. Needs mpiexec beside this Python, and matplotlib.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
-from study import Case, Results, collect, draw, last_quarter, panels, save
+from study import Case, Results, collect, draw, last_quarter, main, panels, save
 
 from hpcrl.storage.runlog import read_runlog
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
 RESULTS = HERE / "policy_gradients.json"
-FRAMES = 60_000
-SEEDS = {"lag": (1, 2), "simulators": (1,), "asynchronous": (1,), "learners": (1,), "periods": (1,)}
+SHORT, LONG = 60_000, 200_000
+FRAMES = {"lag": SHORT, "simulators": LONG, "asynchronous": LONG, "learners": SHORT, "periods": SHORT}
+SEEDS = (1, 2, 3)
 LAGS = (0, 4, 16)
 SIMULATORS = (8, 32, 128, 256)
 ROLLOUT_STEPS = 1024
 """of PPO's simulators together, whatever their number"""
-LENGTH = (f"run.total_frames={FRAMES}", f"learning.learning_rate_decay_length={FRAMES}")
 ALONE = ("topology.layout=serial", "topology.simulator_ranks=0", "learning.update=server")
+
+
+def length(frames: int) -> tuple[str, str]:
+    """Of a run, and of the fall of its learning rate."""
+    return f"run.total_frames={frames}", f"learning.learning_rate_decay_length={frames}"
 
 
 def lagging(algorithm: str, lag: int) -> Case:
     """One process whose actor's policy is so many updates old."""
-    overrides = (*LENGTH, *ALONE, f"learning.algorithm={algorithm}", f"policy.lag_updates={lag}", "policy.rollouts=1")
+    overrides = (
+        *length(SHORT),
+        *ALONE,
+        f"learning.algorithm={algorithm}",
+        f"policy.lag_updates={lag}",
+        "policy.rollouts=1",
+    )
     return Case(f"lag {lag}", CONFIGS / "cartpole_impala.toml", 0, overrides)
 
 
@@ -40,9 +50,9 @@ def simulating(name: str, simulators: int) -> Case:
 
     PPO's rollouts stay as large as they are. A2C's and A3C's get larger, as they are as long as before.
     """
-    ranks, overrides = (0, (*LENGTH, "topology.evaluators=0"))
+    ranks, overrides = (0, (*length(LONG), "topology.evaluators=0"))
     if name in ("a3c", "appo"):
-        ranks, overrides = 3, LENGTH
+        ranks, overrides = 3, length(LONG)
     overrides += (f"env.simulators={simulators // 2 if ranks else simulators}",)
     if name in ("ppo", "appo"):
         overrides += (f"policy.horizon_steps={max(2, ROLLOUT_STEPS // simulators)}",)
@@ -54,7 +64,7 @@ def simulating(name: str, simulators: int) -> Case:
 
 def learning(label: str, config: str, ranks: int, *overrides: str) -> Case:
     """Two learners."""
-    return Case(label, CONFIGS / config, ranks, (*LENGTH, *overrides))
+    return Case(label, CONFIGS / config, ranks, (*length(SHORT), *overrides))
 
 
 TOGETHER = ("topology.layout=sampler_learner", "topology.evaluators=0", "learning.update=allreduce")
@@ -104,7 +114,7 @@ def run(directory: Path, names: list[str]) -> None:
     """Make the groups anew, and keep the others."""
     results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in names:
-        results |= collect(GROUPS[name], SEEDS[name], directory, FRAMES, more=policies)
+        results |= collect(GROUPS[name], SEEDS, directory, FRAMES[name], more=policies)
         save(results, RESULTS)
 
 
@@ -132,9 +142,4 @@ def picture(results: Results) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "run":
-        run(Path(sys.argv[2]), sys.argv[3:] or list(GROUPS))
-    found = json.loads(RESULTS.read_text())
-    picture(found)
-    for group, found_cases in found.items():
-        print(f"\n{group}\n\n{table(found_cases)}")
+    main(RESULTS, list(GROUPS), run, picture, table)

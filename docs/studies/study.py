@@ -148,6 +148,22 @@ def save(results: Results, path: Path) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def main(
+    results_path: Path,
+    groups: Sequence[str],
+    run: Callable[[Path, Sequence[str]], None],
+    picture: Callable[[Results], None],
+    table: Callable[[list[dict]], str],
+) -> None:
+    """``run DIR [GROUP...]``, and then or without it the picture and the tables of all results that there are."""
+    if sys.argv[1] == "run":
+        run(Path(sys.argv[2]), sys.argv[3:] or list(groups))
+    found = json.loads(results_path.read_text())
+    picture(found)
+    for title, cases in found.items():
+        print(f"\n{title}\n\n{table(cases)}")
+
+
 def draw(results: Results, over: str, axes: Axes, xlabel: str) -> None:
     """Curves of the one group in ``results`` over ``frames`` or ``seconds``: mean of the seeds, and their range."""
     ((title, cases),) = results.items()
