@@ -56,7 +56,7 @@ class Case:
         if (run_dir / "done").exists():
             return
         command = [sys.executable, "-m", "hpcrl", "train", self.config, "--run-dir", run_dir]
-        for override in (*self.overrides, f"run.seed={seed}", "log.period_seconds=2.0"):
+        for override in (*self.overrides, f"run.seed={seed}", "log.period_seconds=0.2"):
             command += ["--set", override]
         if self.ranks:
             command = [Path(sys.executable).with_name("mpiexec"), "-n", self.ranks, *command]
@@ -113,10 +113,11 @@ def measure(run_dir: Path, ends: np.ndarray) -> dict:
     rows = read_runlog(run_dir, "gradients")
     sent = rows["delay_updates"] >= 0
     delays = np.bincount(rows["delay_updates"][sent], rows["count"][sent])
+    from_zero = ([0, *progress[name]] for name in ("total_frames", "wall_seconds"))
     distinct, held = distinct_frames(run_dir)
     return {
         "returns": [round(float(value), 3) for value in returns],
-        "seconds": np.interp(ends, progress["total_frames"], progress["wall_seconds"]).round(1).tolist(),
+        "seconds": np.interp(ends, *from_zero).round(2).tolist(),
         "delays": [[int(delay), int(delays[delay])] for delay in np.flatnonzero(delays)],
         "dropped": round(float(rows["count"][rows["fate"] > 0].sum() / rows["count"].sum()), 4),
         "updates": int(progress["global_update"][-1]),
