@@ -120,7 +120,9 @@ class Gradients:
                 self.pushed[rank, learner, int(header[1])] = record
             return True
 
-        return SimpleNamespace(push=push, drained=lambda: True, room=lambda: True, answers=list)
+        return SimpleNamespace(
+            push=push, place=lambda server: None, drained=lambda: True, room=lambda: True, answers=list
+        )
 
     def of_server(self, rank: int, num_learners: int):
         """A server's end; ``next`` is (learner, number) of the gradient that waits."""
