@@ -71,7 +71,7 @@ def lazy_window(order: random.Random, max_requests: int, max_transfer_bytes: int
     """A window of rank 0 over `LazyWin`, made without a communicator."""
     window = object.__new__(Window)
     window.name, window.rank, window.win = "test", 0, LazyWin(order)
-    window.local, window._in_flight = window.win.memory[0], {}
+    window.local, window._in_flight, window._mapped = window.win.memory[0], {}, {}
     window.max_requests, window.max_transfer_bytes = max_requests, max_transfer_bytes
     return window
 
