@@ -186,7 +186,9 @@ class Monitor:
             )
             self.keeper.evaluated(int(values["global_update"]), values["mean_return"], int(values["episodes"]))
         self.first.setdefault((kind, index), values)
-        self.last[kind, index] = values
+        # A mean over nothing, as of a learner that made no update since its last report, says nothing new.
+        known = {name: value for name, value in values.items() if value == value}
+        self.last[kind, index] = {**values, **self.last.get((kind, index), {}), **known}
 
     def _log(self, table: str, row: dict[str, float]) -> None:
         try:

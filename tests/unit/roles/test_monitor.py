@@ -233,6 +233,17 @@ def test_what_was_drawn_again_and_what_priorities_came_too_late_is_added_up(make
     assert (row["samples_redrawn"], row["priorities_dropped"]) == (7, 70)
 
 
+def test_a_learner_without_updates_since_its_last_report_keeps_its_loss(make, clock):
+    monitor = make()
+    monitor.reports.push(0, "learner", 0, updates=60, loss=1.5, mean_priority=np.nan)
+    monitor.reports.push(0, "learner", 0, updates=61, loss=np.nan, mean_priority=np.nan)
+    later(monitor, clock, 10)
+    (row,) = monitor.runlog.of("progress")
+    assert row["loss"] == 1.5
+    assert np.isnan(row["mean_priority"])
+    assert monitor.last["learner", 0]["updates"] == 61
+
+
 def test_the_training_intensity_is_that_of_the_last_stretch(make, clock):
     """Transitions trained by all learners per agent step of all actors."""
     monitor = make()
