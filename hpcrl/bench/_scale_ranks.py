@@ -26,7 +26,7 @@ from hpcrl.replay.lanes import local_lanes
 from hpcrl.roles import loop
 from hpcrl.roles.actor import Actor
 from hpcrl.roles.checkpointing import CheckpointKeeper, RoleState, StateWriter, owner_name
-from hpcrl.roles.gradient_record import HEADER_WORDS
+from hpcrl.roles.gradient_record import HEADER_WORDS, gradient_place
 from hpcrl.roles.heartbeat import Attendance, Heartbeat
 from hpcrl.roles.learner import Learner
 from hpcrl.roles.metrics import RECORD, Reporter
@@ -224,10 +224,8 @@ def make_roles(job: Job) -> list:
     """The roles of this rank."""
     makers = {"parameter_server": make_server, "actor": make_actor, "learner": make_learner, "monitor": make_monitor}
     if any(role.kind == "learner" for role in job.roles):
-        # As in `hpcrl.launch.job`: where it can, a learner makes its gradient in the record of the only server.
-        record = job.gradients.place(job.servers[0]) if len(job.servers) == 1 else None
-        gradients = None if record is None else record[8 * HEADER_WORDS :].view(np.float32)
-        job.online, job.sleeps = NumpyReplica(job.params, gradients), job.spec.sleeps
+        place = gradient_place(job.gradients, job.servers)
+        job.online, job.sleeps = NumpyReplica(job.params, place), job.spec.sleeps
         job.ratio = TrainingRatio(
             LocalTally(), intensity=INTENSITY, batch_size=BATCH_SIZE, learning_starts=SIMULATORS, slack_updates=1
         )

@@ -31,7 +31,7 @@ from hpcrl.launch.sizes import learning_rule, new_network, num_parameters
 from hpcrl.launch.topology import Plan, shard_bounds
 from hpcrl.networks import Replica, resolve_precision
 from hpcrl.roles.checkpointing import REPLAY_NAME, owner_name
-from hpcrl.roles.gradient_record import HEADER_WORDS
+from hpcrl.roles.gradient_record import HEADER_WORDS, gradient_place
 from hpcrl.roles.heartbeat import Heartbeat
 from hpcrl.roles.metrics import RECORD, Reporter
 from hpcrl.roles.norms import LayerNorms
@@ -339,22 +339,15 @@ class Job:
         """The network that the actor and the learner of this rank share."""
         if self.synchronous or (self.store and self.learns):
             return OwnReplica(self.network(), self.rank_plan.device)
-        record = self._gradient_record()
-        gradients = None if record is None else torch.from_numpy(record[8 * HEADER_WORDS :].view(np.float32))
+        # A delayed gradient is made at other parameters, and those of a node are added up elsewhere.
+        on_its_own = not self.config.learning.node_combine and not any(self.delays[0])
+        pushes = self.learns and self.config.learning.update == "server" and self.rank_plan.device == "cpu"
+        place = gradient_place(self.gradients, self.servers) if pushes and on_its_own else None
+        gradients = None if place is None else torch.from_numpy(place)
         if self.in_place:
             return OwnReplica(self.network(), "cpu", low_dtype=self.dtype, gradients=gradients)
         servers, device = len(self.servers), self.rank_plan.device
         return Replica(self.network(), self.params, servers, device, low_dtype=self.dtype, gradients=gradients)
-
-    def _gradient_record(self) -> np.ndarray | None:
-        """uint8: the record in which this rank's gradients go to the only server, if they can be made there."""
-        if self.in_place:
-            return self.gradients.record
-        config = self.config
-        possible = self.learns and config.learning.update == "server" and len(self.servers) == 1
-        if not possible or self.rank_plan.device != "cpu" or config.learning.node_combine or any(self.delays[0]):
-            return None
-        return self.gradients.place(self.servers[0])
 
     @cached_property
     def memory(self) -> ReplayMemory:

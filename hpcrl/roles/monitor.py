@@ -112,7 +112,8 @@ class Monitor:
         """Gradients not yet in the run log, by learner, fate and delay."""
         self.first: dict[tuple[str, int], dict[str, float]] = {}
         self.last: dict[tuple[str, int], dict[str, float]] = {}
-        """first and newest report of each role in this start of the run; counts go on over restarts"""
+        """first and newest report of each role in this start of the run; counts go on over restarts, and means that the
+        newest does not have are those before"""
         self.progress: Progress | None = None
         self._next_tick = self._next_drain = 0.0
         self._num_left: Callable[[], int] | None = None
@@ -187,7 +188,7 @@ class Monitor:
             self.keeper.evaluated(int(values["global_update"]), values["mean_return"], int(values["episodes"]))
         self.first.setdefault((kind, index), values)
         # A mean over nothing, as of a learner that made no update since its last report, says nothing new.
-        known = {name: value for name, value in values.items() if value == value}
+        known = {name: value for name, value in values.items() if not np.isnan(value)}
         self.last[kind, index] = {**values, **self.last.get((kind, index), {}), **known}
 
     def _log(self, table: str, row: dict[str, float]) -> None:

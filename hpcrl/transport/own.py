@@ -38,7 +38,7 @@ class OwnVector:
 class OwnRing:
     """A ring of one record from a rank to itself: see :class:`~hpcrl.transport.ring.Rings`.
 
-    What its producer has made in :attr:`record` itself need not be copied there.
+    What its producer has made in the record's :meth:`place` itself need not be copied there.
 
     Parameters
     ----------
@@ -56,6 +56,10 @@ class OwnRing:
         return not self._full
 
     drained = room
+
+    def place(self, consumer: int) -> np.ndarray:
+        """uint8 ``[record_bytes]``: where the next record will lie."""
+        return self.record
 
     def push(self, records: Mapping[int, Sequence[np.ndarray]]) -> bool:
         """Push a record, given as contiguous arrays that are laid one after the other."""
