@@ -13,7 +13,7 @@ CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.toml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_plan_explains(path):
-    started = re.search(r"^# +(?:mpiexec|srun)? *(?:-n (\d+) )?hpcrl train configs/(.*)$", path.read_text(), re.M)
+    started = re.search(r"^# +(?:mpiexec|srun)? *(?:-n (\d+) )?hpcrl train configs/(\S+)", path.read_text(), re.M)
     assert started, "the first lines say how it is started"
     assert started[2] == path.name
     nodes = re.search(r"--ranks (\d+) --nodes (\d+)", path.read_text())
