@@ -159,8 +159,8 @@ class SampledPolicy:
     dtype : torch.dtype
         Arithmetic of the network's body.
     threads : int
-        Of a forward pass; 0 for torch's own number. Torch's threads go on looking for work for some milliseconds after
-        each pass, and simulators that run in threads of the same process need those cores.
+        Of all that torch computes here; 0 for its own number. Torch's threads go on looking for work for some
+        milliseconds after any of it, however small, and simulators in threads of the same process need those cores.
     """
 
     epsilon = float("nan")
@@ -174,19 +174,21 @@ class SampledPolicy:
     @torch.inference_mode()
     def decide(self, observation: np.ndarray) -> Decision:
         """Draw an action in each state, obs_dtype ``[E, stack, ...]``."""
-        outputs, value = self._network(observation)
-        action = self.distribution.sample(outputs, self.rng)
-        log_probability = self.distribution.log_probability(outputs, action)
-        return Decision(action.cpu().numpy(), log_probability.cpu().numpy(), value.cpu().numpy())
+        with _threads(self.threads):
+            outputs, value = self._network(observation)
+            action = self.distribution.sample(outputs, self.rng)
+            log_probability = self.distribution.log_probability(outputs, action)
+            return Decision(action.cpu().numpy(), log_probability.cpu().numpy(), value.cpu().numpy())
 
     @torch.inference_mode()
     def value(self, observation: np.ndarray) -> np.ndarray:
         """float32 ``[E]``: of the states."""
-        return self._network(observation)[1].cpu().numpy()
+        with _threads(self.threads):
+            return self._network(observation)[1].cpu().numpy()
 
     def _network(self, observation: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         device = self.replica.device
-        with _threads(self.threads), autocast(device, self.dtype):
+        with autocast(device, self.dtype):
             return self.replica.network(torch.from_numpy(observation).to(device))
 
 

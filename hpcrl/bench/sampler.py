@@ -161,6 +161,7 @@ def nature_policy(threads: int = 0) -> SampledPolicy:
 def make_sampler(simulators: int, groups: int, threads: int, policy, *, horizon: int = 0) -> Sampler:
     """Our sampler on Pong; rollouts have ``horizon`` steps of each simulator, or `ROLLOUT_STEPS` in all."""
     seeds = np.random.SeedSequence(0).spawn(groups)
+    threads = max(1, threads - (groups > 1))
     envs = [make_env(simulators // groups, seed, id="ALE/Pong-v5", stack=4, threads=threads) for seed in seeds]
     for env in envs:
         env.reset()

@@ -14,7 +14,9 @@ Where they depart from the published protocols (ale-py 0.12.1):
   because the emulator is not read again once the episode is over. Only a truncated episode bootstraps from it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -104,6 +106,7 @@ class Atari:
         kwargs: Mapping[str, Any],
     ):
         obs_shape = _obs_shape(screen, kwargs)
+        others = _threads()
         self._env = self._backend(
             _game(id),
             num_envs,
@@ -119,6 +122,9 @@ class Atari:
             use_fire_reset=fire_reset,
             **(_SCREENS[screen] | dict(kwargs)),
         )
+        started = _threads() - others
+        if len(started) <= threads:  # else some are not the simulators'
+            _let_run_at_once(sorted(started))
         num_actions = int(self._env.single_action_space.n)
         self.num_envs = num_envs
         self.spec = EnvSpec(obs_shape, np.dtype(np.uint8), stack, num_actions, frames_per_step=frame_skip)
@@ -259,6 +265,26 @@ class ExactAtari(Atari):
         self._seeds = None
         self._to_reset, self._stuck = np.array(state["to_reset"]), np.array(state["stuck"])
         self._steps_without_reward = np.array(state["steps_without_reward"])
+
+
+def _threads() -> set[int]:
+    return set(map(int, os.listdir("/proc/self/task")))
+
+
+def _let_run_at_once(threads: Sequence[int]) -> None:
+    """Keep simulators' threads from running one after the other on one core while others idle.
+
+    The first that is woken preempts the thread that was about to wake the others, and what it leaves undone begins only
+    when it is done: 8 simulators of Pong on two cores took 2.4 ms instead of 1.3 after each forward pass. So they are
+    batch threads (sched(7)), which preempt no thread when they wake; and where the process has a core for each, they
+    keep to it, as two may share one otherwise.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    with suppress(OSError):  # a sandbox may forbid it; nothing depends on it but time
+        for number, thread in enumerate(threads):
+            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+            if len(threads) == len(cores):
+                os.sched_setaffinity(thread, {cores[number]})
 
 
 def _game(id: str) -> str:

@@ -373,8 +373,11 @@ class Job:
         return LayerNorms(online, start=start, period=self.config.log.norms, report=partial(self.reporter.norm, index))
 
     def envs(self, index: int, groups: int = 1, *, role: str = "actor", simulators: int = 0) -> list[VectorEnv]:
-        """Simulators of an actor, or so many of another role, in groups that are stepped by themselves."""
-        arguments = self.config.env.arguments(threads=self.rank_plan.threads)
+        """Simulators of an actor, or so many of another role, in groups that are stepped by themselves.
+
+        While those of one group run, a core is left to the thread that chooses the actions of another.
+        """
+        arguments = self.config.env.arguments(threads=max(1, self.rank_plan.threads - (groups > 1)))
         seeds, simulators = self._env_seed(role, index), simulators or self.config.env.simulators
         return [
             make_env(simulators // groups, group, **arguments)

@@ -1,6 +1,7 @@
 """Atari through ale-py: frame counts, lives, raw rewards, truncation, seeds."""
 
 import builtins
+import os
 import sys
 
 import ale_py
@@ -287,6 +288,20 @@ def test_seeds_repeat_and_differ():
     once = screens(1)
     np.testing.assert_array_equal(once, screens(1))
     assert len({game.tobytes() for game in np.concatenate([once, screens(2)])}) == 6
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_threads_of_simulators_preempt_nobody_and_keep_to_a_core_each_where_there_are_as_many(enough):
+    cores, before = sorted(os.sched_getaffinity(0)), set(os.listdir("/proc/self/task"))
+    number = len(cores) if enough else max(1, len(cores) - 1)
+    env = make(num_envs=number, threads=number)
+    threads = sorted(int(thread) for thread in set(os.listdir("/proc/self/task")) - before)
+    assert len(threads) == number
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    kept = [sorted(os.sched_getaffinity(thread)) for thread in threads]
+    assert kept == ([[core] for core in cores] if number == len(cores) else [cores] * number)
+    env.close()
 
 
 def test_a_closed_environment_has_ended_its_threads():
