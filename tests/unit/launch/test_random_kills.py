@@ -36,7 +36,7 @@ def events(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 10), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
+    ("seed", "kills"), [(0, 5), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
 )
 def test_killed_at_random_times_and_resumed_each_time(tmp_path, seed, kills):
     run_dir, rng = tmp_path / "run", np.random.default_rng(seed)
