@@ -52,8 +52,9 @@ run_tests() {
     (( status == 0 || status == 5 )) || failed+=("$name ($status)")
 }
 
-# Threads of torch would only be in one another's way. An option may be for one process only, as --pdb is.
-cores=(-n auto)
+# A file stays together, as its tests share what they were prepared with; threads of torch would only be in one another's
+# way. An option may be for one process only, as --pdb is.
+cores=(-n auto --dist loadfile)
 (( ${#options[@]} )) && cores=()
 run_tests "tests without jobs" "${single[*]}" env OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest "${cores[@]}" "${marked[@]}"
 run_tests "jobs under MPICH" "${jobs[*]}" "$VENV/bin/python" -m pytest "${marked[@]}"
