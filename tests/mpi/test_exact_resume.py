@@ -109,7 +109,7 @@ cli.main()
 
 
 @pytest.mark.parametrize(
-    "case", ["catch", "ale", "allreduce", *(pytest.param(case, marks=pytest.mark.long) for case in ("store", "ppo"))]
+    "case", ["catch", "ale", *(pytest.param(case, marks=pytest.mark.long) for case in ("allreduce", "store", "ppo"))]
 )
 def test_stopped_and_killed_and_resumed(case, tmp_path):
     run_dir = tmp_path / "stopped"

@@ -103,7 +103,7 @@ def test_a_hung_actor_does_not_keep_the_run_from_its_end(tmp_path):
     [
         (0, [], "rank 0 (parameter_server 0, monitor 0)"),
         (1, ["topology.servers=2"], "rank 1 (parameter_server 1)"),
-        pytest.param(2, ["run.lock_step=true"], "rank 2 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
+        pytest.param(2, ["run.lock_step=true"], "rank 2 (actor 1, learner 1)", marks=pytest.mark.long),
         pytest.param(1, SYNCHRONOUS, "rank 1 (actor 1, learner 1)", marks=pytest.mark.one_mpi),
         pytest.param(
             1, [*SYNCHRONOUS, "learner.reduce_overlap=true"], "rank 1 (actor 1, learner 1)", marks=pytest.mark.long
@@ -161,7 +161,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on_and_leaves_nothing_behind(t
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 10), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
+    ("seed", "kills"), [(0, 4), *(pytest.param(seed, 25, marks=pytest.mark.long) for seed in range(1, 5))]
 )
 def test_a_rank_that_is_killed_ends_the_job_and_the_next_start_reads_what_it_left(seed, kills, tmp_path):
     run_dir, rng, updates = tmp_path / "run", random.Random(seed), 0
