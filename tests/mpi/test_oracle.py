@@ -50,6 +50,8 @@ def test_one_process_whose_roles_share_the_parameters_equals_it_too(tmp_path):
     np.testing.assert_allclose(params, train_serially(load(CONFIG)), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("servers", [pytest.param(2, marks=pytest.mark.one_mpi), 3, pytest.param(7, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "servers", [pytest.param(2, marks=pytest.mark.one_mpi), 3, pytest.param(7, marks=pytest.mark.long)]
+)
 def test_any_number_of_servers_is_bit_equal_to_one(distributed, servers):
     np.testing.assert_array_equal(distributed(servers), distributed(1))
