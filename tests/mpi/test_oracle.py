@@ -41,6 +41,7 @@ def test_one_server_one_learner_one_actor_equal_a_serial_dqn(distributed):
     np.testing.assert_allclose(params, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.one_mpi
 def test_one_process_whose_roles_share_the_parameters_equals_it_too(tmp_path):
     done = train(0, CONFIG, tmp_path, "topology.layout=serial", "run.lock_step=false")
     assert done.returncode == 0, done.stderr
