@@ -111,7 +111,6 @@ class StoreUpdate:
             self._go(self._apply, 1)
             return
         self.multi_step.step(self.online.flat.gradients, rate)
-        self.online.refresh_low()  # the clock stands still until the visit, so that no pull does
         if self.multi_step.since >= self.sync_period:
             self._go(self._merge, self.multi_step.since)
         else:

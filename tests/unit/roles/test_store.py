@@ -8,7 +8,6 @@ from torch import nn
 from hpcrl.algorithms.multi_step_adam import AsynchronousAdam, MultiStepAdam
 from hpcrl.algorithms.optimizers import SGD
 from hpcrl.errors import EXIT_STALLED, StalledError
-from hpcrl.networks.layers import WideLinear
 from hpcrl.roles.replicated import OwnReplica
 from hpcrl.roles.store import StoreUpdate
 from hpcrl.roles.updates import APPLIED, DROPPED, NO_DELAY
@@ -41,11 +40,11 @@ class FakeStore:
         return self.locked.get(chunk)
 
 
-def make(*, rule=None, period=1, last_update=0, stall_seconds=60.0, first=0, layer=nn.Linear, low_dtype=None):
+def make(*, rule=None, period=1, last_update=0, stall_seconds=60.0, first=0):
     rule = rule or SGD()
     store = FakeStore(3 if isinstance(rule, AsynchronousAdam) else 1)
     store.values[0] = 1
-    online, total, ends = OwnReplica(layer(SIZE, 1, bias=False), "cpu", low_dtype=low_dtype), [0], []
+    online, total, ends = OwnReplica(nn.Linear(SIZE, 1, bias=False), "cpu"), [0], []
 
     def count(updates):
         total[0] += updates
@@ -134,19 +133,6 @@ def test_several_steps_are_merged_at_once():
         torch.testing.assert_close(update.online.flat.values, plain)
     np.testing.assert_allclose(store.values, torch.stack([plain, state["exp_avg"], state["exp_avg_sq"]]), rtol=1e-5)
     assert total == [6]
-
-
-def test_weights_in_low_precision_follow_every_step():
-    update, _, _, _ = make(rule=AsynchronousAdam(1e-3), period=3, layer=WideLinear, low_dtype=torch.bfloat16)
-    layer = update.online.network
-    for number in range(7):
-        update.pull(number)
-        before = layer.weight.detach().clone()
-        torch.testing.assert_close(layer.low, before.to(torch.bfloat16), rtol=0, atol=0)
-        update.online.flat.gradients[:] = number + 1
-        update.give(number, accepted=True)
-        assert update.fates() == [(APPLIED, 0)]
-        assert (layer.weight < before).all()
 
 
 def test_a_holder_that_has_stopped_is_named():
