@@ -18,11 +18,14 @@ cd "$ROOT"
 # What each of the three runs is given: the options, and those of the paths that are its own; all of them without paths.
 marked=(-m "not long") openmpi_marked=(-m "not long and not one_mpi")
 options=() single=() jobs=() openmpi=()
+add_all() {
+    single+=(tests/unit tests/golden tests/gpu) jobs+=(tests/mpi tests/hosts tests/slurm) openmpi+=(tests/mpi tests/hosts)
+}
 for argument in "$@"; do
     path=${argument#"$ROOT/"}
     path=${path#./}
     case $path in
-        tests | tests/) ;;
+        tests | tests/) add_all ;;
         --long) marked=() openmpi_marked=() ;;
         tests/mpi | tests/mpi/* | tests/hosts | tests/hosts/*) jobs+=("$path") openmpi+=("$path") ;;
         tests/slurm | tests/slurm/*) jobs+=("$path") ;;
@@ -30,9 +33,7 @@ for argument in "$@"; do
         *) options+=("$argument") ;;
     esac
 done
-if (( ! ${#single[@]} && ! ${#jobs[@]} )); then
-    single=(tests/unit tests/golden tests/gpu) jobs=(tests/mpi tests/hosts tests/slurm) openmpi=(tests/mpi tests/hosts)
-fi
+(( ${#single[@]} || ${#jobs[@]} )) || add_all
 
 set_up_environment "$VENV" mpich,dev,analysis,export,readers
 if (( ${#openmpi[@]} )); then
