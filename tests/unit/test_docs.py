@@ -104,7 +104,6 @@ def test_the_table_of_random_play_is_that_of_its_files(docs):
 
 
 def test_the_blocks_of_the_page_on_python_run_on_a_stored_run():
-    pytest.importorskip("pandas", reason="pandas is not installed (extra `analysis`)")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.S)
     assert len(blocks) >= 7
     names = {"RUN": GOLDEN}

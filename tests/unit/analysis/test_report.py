@@ -225,7 +225,6 @@ def test_a_browser_shows_it_at_any_width_without_complaint(page, expected, tmp_p
 
 
 def test_its_figures_are_files_too(runs, tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra `analysis`)")
     figures = {figure.name: figure for section in sections_of(runs) for figure in section.figures()}
     chosen = [figures[name] for name in ("learning-frames", "normalised-gorila_noop", "delays-small")]
     written = write_figures(chosen, tmp_path / "figures")

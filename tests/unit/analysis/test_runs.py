@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from hpcrl.analysis import load
@@ -112,7 +113,6 @@ def test_golden_run_loads():
 
 
 def test_a_table_as_a_data_frame():
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed (extra `analysis`)")
     run = load(GOLDEN)
     frame = run.frame("episodes")
     assert isinstance(frame, pandas.DataFrame)

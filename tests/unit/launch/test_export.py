@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -42,7 +43,6 @@ def test_csv_gives_the_same_numbers_back(run, tmp_path):
 
 def test_parquet_gives_the_same_numbers_back(run, tmp_path):
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     for path in export.to_parquet(run, tmp_path):
         pandas.testing.assert_frame_equal(pandas.read_parquet(path), run.frame(path.stem))
 

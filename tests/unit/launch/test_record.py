@@ -12,8 +12,6 @@ from hpcrl.launch import record as recording
 from hpcrl.launch.agents import Agent, load_agent
 from hpcrl.launch.sizes import new_network
 
-pytest.importorskip("PIL", reason="pillow is not installed (it comes with matplotlib)")
-
 GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0" / "run"
 
 
