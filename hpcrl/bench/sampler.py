@@ -26,7 +26,7 @@ from hpcrl.bench._dqn_bound import keep_freed_memory
 from hpcrl.envs import make_env
 from hpcrl.networks import Replica, make_policy_network, resolve_precision
 from hpcrl.sampling.rollout import Rollout
-from hpcrl.sampling.sampler import Sampler
+from hpcrl.sampling.sampler import Sampler, share_threads
 
 SIMULATORS = (8, 32, 128)
 ROLLOUT_STEPS = 256
@@ -111,7 +111,7 @@ def hours(name: str, rate: float) -> bench.Row:
 
 def measure(simulators: int, threads: int, pairs: int = PAIRS, seconds: float = SECONDS) -> list[bench.Row]:
     """Rows of so many simulators: random actions, then inference in one group and in two."""
-    random, policy, alone = RandomPolicy(6), nature_policy(max(1, threads // 2)), nature_policy(threads)
+    random, policy, alone = RandomPolicy(6), nature_policy(share_threads(threads, 1).choosing), nature_policy(threads)
     samplers = {f"random.{groups}": make_sampler(simulators, groups, threads, random) for groups in (1, 2)}
     samplers |= {f"inference.{groups}": make_sampler(simulators, groups, threads, policy) for groups in (1, 2)}
     work: dict[str, Callable[[], int]] = {name: lambda s=sampler: fill(s) for name, sampler in samplers.items()}
@@ -161,8 +161,8 @@ def nature_policy(threads: int = 0) -> SampledPolicy:
 def make_sampler(simulators: int, groups: int, threads: int, policy, *, horizon: int = 0) -> Sampler:
     """Our sampler on Pong; rollouts have ``horizon`` steps of each simulator, or `ROLLOUT_STEPS` in all."""
     seeds = np.random.SeedSequence(0).spawn(groups)
-    threads = max(1, threads - (groups > 1))
-    envs = [make_env(simulators // groups, seed, id="ALE/Pong-v5", stack=4, threads=threads) for seed in seeds]
+    each = share_threads(threads, groups).simulating
+    envs = [make_env(simulators // groups, seed, id="ALE/Pong-v5", stack=4, threads=each) for seed in seeds]
     for env in envs:
         env.reset()
     rollout = Rollout(

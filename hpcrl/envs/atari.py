@@ -15,6 +15,7 @@ Where they depart from the published protocols (ale-py 0.12.1):
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -123,7 +124,7 @@ class Atari:
             **(_SCREENS[screen] | dict(kwargs)),
         )
         started = _threads() - others
-        if len(started) <= threads:  # else some are not the simulators'
+        if 0 < len(started) <= threads:  # else some are not the simulators', or they have none
             _let_run_at_once(sorted(started))
         num_actions = int(self._env.single_action_space.n)
         self.num_envs = num_envs
@@ -268,7 +269,8 @@ class ExactAtari(Atari):
 
 
 def _threads() -> set[int]:
-    return set(map(int, os.listdir("/proc/self/task")))
+    """Threads of this process, where the system is Linux, which can schedule each as it should be."""
+    return set(map(int, os.listdir("/proc/self/task"))) if sys.platform == "linux" else set()
 
 
 def _let_run_at_once(threads: Sequence[int]) -> None:

@@ -32,7 +32,7 @@ from hpcrl.launch.memories import make_newcomers, make_replay, make_replay_host
 from hpcrl.launch.policies import make_distribution
 from hpcrl.launch.resume import identity, load_state
 from hpcrl.launch.rollouts import make_policy_learner, make_rollout_actor
-from hpcrl.launch.simulators import join_crew, make_simulator
+from hpcrl.launch.simulators import join_crew, make_envs, make_evaluation_env, make_simulator
 from hpcrl.launch.topology import Role
 from hpcrl.launch.tracing import trace
 from hpcrl.networks import Replica
@@ -162,7 +162,7 @@ def make_actor(job: Job, index: int) -> Actor | RolloutActor:
     config = job.config
     if not config.learning.uses_replay:
         return make_rollout_actor(job, index)
-    memory, newcomers, env = job.memory, make_newcomers(job), job.envs(index)[0]
+    memory, newcomers, env = job.memory, make_newcomers(job), make_envs(job, index)[0]
     policy = job.policy(job.online, job.rng("actor", index))
     policy.keeps_values = newcomers is not None and job.rule.gives_td_errors
 
@@ -190,7 +190,7 @@ def make_evaluator(job: Job, index: int) -> Evaluator:
     """Evaluator ``index``, with a network of its own: it must not change during an episode."""
     config = job.config
     replica = Replica(job.network(), job.params, len(job.servers), job.rank_plan.device, job.dtype)
-    env = job.evaluation_env("evaluator", index)
+    env = make_evaluation_env(job, "evaluator", index)
     return Evaluator(
         index,
         replica=replica,

@@ -16,13 +16,12 @@ from hpcrl.algorithms.dqn import EpsilonGreedy
 from hpcrl.algorithms.policy_gradient import EvaluationPolicy
 from hpcrl.algorithms.rules import Rule
 from hpcrl.config import Config
-from hpcrl.envs import VectorEnv, env_spec, make_env, make_games
+from hpcrl.envs import env_spec
 from hpcrl.launch.delays import delay_distribution
 from hpcrl.launch.learners import make_store
 from hpcrl.launch.memories import HostedPart, ReplayMemory, host_lanes, make_memory
 from hpcrl.launch.node_sharing import make_node_sum, shared_on_node
 from hpcrl.launch.policies import make_evaluation_policy
-from hpcrl.launch.protocols import protocol_arguments, starts_for
 from hpcrl.launch.replay_shares import Shares, memory_shapes, share_replay
 from hpcrl.launch.resume import is_exact
 from hpcrl.launch.rollouts import make_relay, make_sampler
@@ -42,7 +41,7 @@ from hpcrl.roles.timeline import Timeline
 from hpcrl.sampling.asynchronous import AsynchronousSampler
 from hpcrl.sampling.exchange import Exchange
 from hpcrl.sampling.sampler import Sampler
-from hpcrl.seeding import generator, seed_sequence, torch_seed
+from hpcrl.seeding import generator, torch_seed
 from hpcrl.storage.checkpoint import Checkpoint
 from hpcrl.transport.agreement import Agreement
 from hpcrl.transport.counters import Counters, Turn
@@ -371,33 +370,6 @@ class Job:
             return None
         start = torch.cat([p.detach().reshape(-1) for p in self.network().parameters()])
         return LayerNorms(online, start=start, period=self.config.log.norms, report=partial(self.reporter.norm, index))
-
-    def envs(self, index: int, groups: int = 1, *, role: str = "actor", simulators: int = 0) -> list[VectorEnv]:
-        """Simulators of an actor, or so many of another role, in groups that are stepped by themselves.
-
-        While those of one group run, a core is left to the thread that chooses the actions of another.
-        """
-        arguments = self.config.env.arguments(threads=max(1, self.rank_plan.threads - (groups > 1)))
-        seeds, simulators = self._env_seed(role, index), simulators or self.config.env.simulators
-        return [
-            make_env(simulators // groups, group, **arguments)
-            for group in (seeds.spawn(groups) if groups > 1 else [seeds])
-        ]
-
-    def evaluation_env(self, role: str, index: int) -> VectorEnv:
-        """Simulators of a role that evaluates, by the protocol of ``run.evaluation_protocol``."""
-        run, env, seed = self.config.run, self.config.env, self._env_seed(role, index)
-        if run.evaluation_protocol == "own":
-            arguments = env.arguments(threads=self.rank_plan.threads) | {"random_start_steps": 0}
-            return make_env(env.simulators, seed, **arguments)
-        starts = starts_for(
-            self.config, run.evaluation_protocol, Path(run.evaluation_starts) if run.evaluation_starts else None
-        )
-        arguments = protocol_arguments(self.config, run.evaluation_protocol)
-        return make_games(env.simulators, seed, starts=starts.starts if starts else (), **arguments)
-
-    def _env_seed(self, role: str, index: int) -> np.random.SeedSequence:
-        return seed_sequence(self.config.run.seed, f"{role} env", index, self.start)
 
     def rng(self, role: str, index: int) -> np.random.Generator:
         """Random numbers of a role, none of which an earlier start of the run has drawn."""

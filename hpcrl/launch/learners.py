@@ -15,6 +15,7 @@ from hpcrl.errors import TopologyError
 from hpcrl.launch.memories import make_replay
 from hpcrl.launch.reductions import make_reduction
 from hpcrl.launch.resume import keeps_moments, load_shard
+from hpcrl.launch.simulators import make_evaluation_env
 from hpcrl.networks import Replica
 from hpcrl.roles.evaluator import Episodes
 from hpcrl.roles.overlap import Overlap
@@ -139,7 +140,7 @@ def make_secondary(job: "Job") -> SecondaryLearner:
         learning_starts=config.replay.learning_starts_steps,
         batch_size=secondary.batch_size,
         episodes=Episodes(
-            job.evaluation_env("secondary", 0),
+            make_evaluation_env(job, "secondary", 0),
             job.policy(acting, job.rng("secondary policy", 0)),
             episodes=config.run.evaluation_episodes,
             epsilon=config.exploration.evaluation_epsilon,

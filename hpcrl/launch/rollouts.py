@@ -11,6 +11,7 @@ from hpcrl.algorithms.ppo import Ppo
 from hpcrl.algorithms.pqn import EpsilonGreedyRollout, Pqn
 from hpcrl.launch.forecast import RELAYED_ROLLOUTS
 from hpcrl.launch.policies import make_distribution
+from hpcrl.launch.simulators import make_envs
 from hpcrl.networks import Replica
 from hpcrl.roles.policy_learner import PolicyLearner
 from hpcrl.roles.rollout_actor import RolloutActor
@@ -18,7 +19,7 @@ from hpcrl.roles.trajectory_learner import RelayedRollouts, TrajectoryLearner
 from hpcrl.roles.virtual_delay import DelayedVector
 from hpcrl.sampling.asynchronous import AsynchronousSampler
 from hpcrl.sampling.rollout import Rollout
-from hpcrl.sampling.sampler import Sampler
+from hpcrl.sampling.sampler import Sampler, share_threads
 from hpcrl.transport.relay import Relay
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def make_sampler(job: "Job") -> Sampler | AsynchronousSampler:
         groups = range(config.policy.groups)
         envs = job.exchange.shares() if asynchronous else [job.exchange.group(group) for group in groups]
     else:
-        envs = job.envs(index, config.policy.groups)
+        envs = make_envs(job, index, config.policy.groups)
         for env in envs:
             env.reset()
     policy = _acting_policy(job, index)
@@ -89,8 +90,8 @@ def _acting_policy(job: "Job", index: int) -> SampledPolicy | EpsilonGreedyRollo
     if config.learning.has_action_values:
         arguments = replica, job.rule.q, spec.num_actions, rng, job.dtype
         return EpsilonGreedyRollout(*arguments, epsilon=partial(_epsilon, job, replica))
-    # Threads of simulators are on the same cores.
-    threads = max(1, job.rank_plan.threads // 2) if config.env.is_atari and not job.exchange else 0
+    shares = share_threads(job.rank_plan.threads, config.policy.groups)
+    threads = shares.choosing if config.env.is_atari and not job.exchange else 0
     return SampledPolicy(replica, make_distribution(spec), rng, job.dtype, threads)
 
 

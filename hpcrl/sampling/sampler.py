@@ -9,6 +9,25 @@ from hpcrl.sampling.rollout import Rollout
 from hpcrl.types import EnvStep
 
 
+class ThreadShares(NamedTuple):
+    """How a rank divides its threads, of which there are as many as it has cores."""
+
+    simulating: int
+    """in which each group of simulators is stepped"""
+    choosing: int
+    """of torch, for a forward pass"""
+
+
+def share_threads(threads: int, groups: int) -> ThreadShares:
+    """Shares of a rank that steps Atari's simulators in threads of its own process.
+
+    Torch's threads go on looking for work for some milliseconds after each forward pass, on cores that simulators need
+    by then: half of them pass. Where there are several groups, one is simulated while another's actions are chosen, and
+    leaves a core to that.
+    """
+    return ThreadShares(max(1, threads - (groups > 1)), max(1, threads // 2))
+
+
 class Stepped(NamedTuple):
     """A step that simulators have taken."""
 

@@ -290,6 +290,7 @@ def test_seeds_repeat_and_differ():
     assert len({game.tobytes() for game in np.concatenate([once, screens(2)])}) == 6
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux schedules each thread of a process by itself")
 @pytest.mark.parametrize("enough", [True, False])
 def test_threads_of_simulators_preempt_nobody_and_keep_to_a_core_each_where_there_are_as_many(enough):
     cores, before = sorted(os.sched_getaffinity(0)), set(os.listdir("/proc/self/task"))

@@ -13,7 +13,7 @@ from hpcrl.config import from_dict
 from hpcrl.envs.atari import ExactAtari
 from hpcrl.errors import ConfigError
 from hpcrl.launch import evaluate as evaluation
-from hpcrl.launch.job import Job
+from hpcrl.launch.simulators import make_evaluation_env
 from hpcrl.launch.starts import record_start
 from hpcrl.seeding import generator, seed_sequence
 from hpcrl.storage.starts import write_starts
@@ -35,10 +35,8 @@ def starts_file(tmp_path_factory):
 
 def evaluation_env(simulators=2, **run):
     config = from_dict({"run": run, "env": {"id": GAME, "protocol": "nature", "simulators": simulators}})
-    job = SimpleNamespace(
-        config=config, rank_plan=SimpleNamespace(threads=1), _env_seed=lambda role, index: seed_sequence(1, role, index)
-    )
-    return Job.evaluation_env(job, "evaluator", 0)
+    job = SimpleNamespace(config=config, rank_plan=SimpleNamespace(threads=1), start=0)
+    return make_evaluation_env(job, "evaluator", 0)
 
 
 def test_episodes_begin_in_the_starts_in_turn_and_count_the_frames_before(starts_file):
