@@ -145,8 +145,8 @@ def batches_alike(limits: dict[str, int]) -> Found:
     return SMALL if so else NOT, f"catch, {seeds}, return of the last quarter by minibatch: {'; '.join(told)}"
 
 
-def simulators_alike(study: str, titles: list[str], task: str, tolerance: float) -> Found:
-    """Whether each algorithm learns as well with more simulators as with the fewest."""
+def alike(study: str, titles: list[str], task: str, by: str, tolerance: float) -> Found:
+    """Whether each algorithm learns as well with the later cases of a group as with its first."""
     so, told = True, []
     for title in titles:
         cases = _study(study, title)
@@ -155,7 +155,17 @@ def simulators_alike(study: str, titles: list[str], task: str, tolerance: float)
         so = so and min(returns) > returns[0] - tolerance
         told.append(f"{title.partition(',')[0]} {_told(dict(zip(counts, returns, strict=True)))}")
     seeds = _seeds(next(iter(cases.values())))
-    return SMALL if so else NOT, f"{task}, {seeds}, return of the last quarter by simulators: {'; '.join(told)}"
+    return SMALL if so else NOT, f"{task}, {seeds}, return of the last quarter by {by}: {'; '.join(told)}"
+
+
+def gradients_grow_alike() -> Found:
+    """Whether the gradients of halves of A2C's minibatches are more alike, and it learns less, the more simulators."""
+    cases = _study("policy_gradients", "A2C")
+    counts = [label.partition(" ")[0] for label in cases]
+    diversities, returns = [mean(case["diversity"]) for case in cases.values()], list(map(_last_quarter, cases.values()))
+    told = _told(dict(zip(counts, diversities, strict=True)))
+    told = f"CartPole, {_seeds(next(iter(cases.values())))}, diversity (0.5: alike) by simulators: {told}"
+    return SMALL if diversities[-1] < diversities[0] and returns[-1] < returns[0] else NOT, told
 
 
 def second_learner(first: int, second: int, learns: bool) -> Found:

@@ -7,7 +7,7 @@ import torch
 
 from hpcrl.algorithms.gradients import clip_norm
 from hpcrl.algorithms.rules import Rule
-from hpcrl.networks import Recorded, Replica, Upload, autocast
+from hpcrl.networks import Forward, Recorded, Replica, Upload, autocast
 from hpcrl.types import Batch
 
 
@@ -111,6 +111,8 @@ class EpsilonGreedy:
     rng : numpy.random.Generator
     dtype : torch.dtype
         Arithmetic of the network.
+    threads : int
+        Of a forward pass, see `hpcrl.networks.Forward`.
 
     Attributes
     ----------
@@ -125,8 +127,10 @@ class EpsilonGreedy:
         num_actions: int,
         rng: np.random.Generator,
         dtype: torch.dtype,
+        threads: int = 0,
     ):
-        self.replica, self.q, self.num_actions, self.rng, self.dtype = replica, q, num_actions, rng, dtype
+        self.replica, self.q, self.num_actions, self.rng = replica, q, num_actions, rng
+        self.forward = Forward(replica, dtype, threads)
         self.keeps_values, self.values = False, None
 
     @torch.inference_mode()
@@ -148,6 +152,4 @@ class EpsilonGreedy:
 
     def action_values(self, observation: np.ndarray) -> torch.Tensor:
         """float32 ``[E, A]``, on the network's device."""
-        with autocast(self.replica.device, self.dtype):
-            outputs = self.replica.network(torch.from_numpy(observation).to(self.replica.device))
-        return self.q(outputs.float())
+        return self.q(self.forward(observation).float())

@@ -5,15 +5,13 @@ functions are for one action for each row of a batch of ``B``.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch.nn.functional import log_softmax
 
-from hpcrl.networks import autocast
+from hpcrl.networks import Forward
 
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
@@ -133,20 +131,6 @@ class Decision(NamedTuple):
     """float32 ``[E]``: of the states"""
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """So many threads of torch in between; 0 for its own number."""
-    before = torch.get_num_threads()
-    if number in (0, before):
-        yield
-        return
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class SampledPolicy:
     """Acts as often as the network's probabilities say; no action is random apart from them (``epsilon``).
 
@@ -159,8 +143,7 @@ class SampledPolicy:
     dtype : torch.dtype
         Arithmetic of the network's body.
     threads : int
-        Of all that torch computes here; 0 for its own number. Torch's threads go on looking for work for some
-        milliseconds after any of it, however small, and simulators in threads of the same process need those cores.
+        Of a forward pass, see `hpcrl.networks.Forward`; what else is computed here then has one.
     """
 
     epsilon = float("nan")
@@ -168,14 +151,14 @@ class SampledPolicy:
     def __init__(
         self, replica, distribution: Distribution, rng: np.random.Generator, dtype: torch.dtype, threads: int = 0
     ):
-        self.replica, self.distribution, self.rng, self.dtype = replica, distribution, rng, dtype
-        self.threads = threads
+        self.replica, self.distribution, self.rng = replica, distribution, rng
+        self.forward = Forward(replica, dtype, threads)
 
     @torch.inference_mode()
     def decide(self, observation: np.ndarray) -> Decision:
         """Draw an action in each state, obs_dtype ``[E, stack, ...]``."""
-        with _threads(self.threads):
-            outputs, value = self._network(observation)
+        with self.forward.alone():
+            outputs, value = self.forward(observation)
             action = self.distribution.sample(outputs, self.rng)
             log_probability = self.distribution.log_probability(outputs, action)
             return Decision(action.cpu().numpy(), log_probability.cpu().numpy(), value.cpu().numpy())
@@ -183,13 +166,7 @@ class SampledPolicy:
     @torch.inference_mode()
     def value(self, observation: np.ndarray) -> np.ndarray:
         """float32 ``[E]``: of the states."""
-        with _threads(self.threads):
-            return self._network(observation)[1].cpu().numpy()
-
-    def _network(self, observation: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        device = self.replica.device
-        with autocast(device, self.dtype):
-            return self.replica.network(torch.from_numpy(observation).to(device))
+        return self.forward(observation)[1].cpu().numpy()
 
 
 class EvaluationPolicy(SampledPolicy):
@@ -210,7 +187,7 @@ class EvaluationPolicy(SampledPolicy):
     @torch.inference_mode()
     def act(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
         """Actions in states obs_dtype ``[E, stack, ...]``; with probability ``epsilon`` each is one of flat outputs."""
-        outputs, _ = self._network(observation)
+        outputs, _ = self.forward(observation)
         action = self.distribution.sample(outputs, self.rng) if self.draws else self.distribution.mode(outputs)
         if epsilon:
             flat = self.distribution.sample(torch.zeros_like(outputs), self.rng)

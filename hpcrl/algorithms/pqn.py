@@ -64,7 +64,7 @@ class EpsilonGreedyRollout(EpsilonGreedy):
 
     Parameters
     ----------
-    replica, q, num_actions, rng, dtype
+    replica, q, num_actions, rng, dtype, threads
         As in :class:`~hpcrl.algorithms.dqn.EpsilonGreedy`.
     epsilon : callable
         ``epsilon()``: the probability of a random action now.
@@ -75,8 +75,8 @@ class EpsilonGreedyRollout(EpsilonGreedy):
         That of the actions last chosen.
     """
 
-    def __init__(self, replica, q, num_actions, rng, dtype, *, epsilon: Callable[[], float]):
-        super().__init__(replica, q, num_actions, rng, dtype)
+    def __init__(self, replica, q, num_actions, rng, dtype, threads=0, *, epsilon: Callable[[], float]):
+        super().__init__(replica, q, num_actions, rng, dtype, threads)
         self.keeps_values, self.epsilon_now, self.epsilon = True, epsilon, epsilon()
 
     def decide(self, observation: np.ndarray) -> Decision:

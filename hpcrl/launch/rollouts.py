@@ -87,11 +87,11 @@ def _acting_policy(job: "Job", index: int) -> SampledPolicy | EpsilonGreedyRollo
         vector = DelayedVector(vector, delays=[config.policy.lag_updates], weights=[1.0], rng=rng)
     replica = Replica(job.network(), vector, len(job.servers), job.rank_plan.device, job.dtype)
     rng = job.rng("actor", index)
-    if config.learning.has_action_values:
-        arguments = replica, job.rule.q, spec.num_actions, rng, job.dtype
-        return EpsilonGreedyRollout(*arguments, epsilon=partial(_epsilon, job, replica))
     shares = share_threads(job.rank_plan.threads, config.policy.groups)
     threads = shares.choosing if config.env.is_atari and not job.exchange else 0
+    if config.learning.has_action_values:
+        arguments = replica, job.rule.q, spec.num_actions, rng, job.dtype, threads
+        return EpsilonGreedyRollout(*arguments, epsilon=partial(_epsilon, job, replica))
     return SampledPolicy(replica, make_distribution(spec), rng, job.dtype, threads)
 
 

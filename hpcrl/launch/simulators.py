@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def make_envs(job: "Job", index: int, groups: int = 1, *, role: str = "actor", simulators: int = 0) -> list[VectorEnv]:
     """Simulators of an actor, or so many of another role, in groups that are stepped by themselves."""
     config, seeds = job.config, _env_seed(job, role, index)
-    arguments = config.env.arguments(threads=share_threads(job.rank_plan.threads, groups).simulating)
+    shares = share_threads(job.rank_plan.threads, groups, on_gpu=job.rank_plan.device != "cpu")
+    arguments = config.env.arguments(threads=shares.simulating)
     return [
         make_env((simulators or config.env.simulators) // groups, group, **arguments)
         for group in (seeds.spawn(groups) if groups > 1 else [seeds])

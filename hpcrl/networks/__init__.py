@@ -2,6 +2,7 @@
 
 from hpcrl.networks.architectures import convolutional, impala, mlp
 from hpcrl.networks.device import Recorded, Upload
+from hpcrl.networks.forward import Forward
 from hpcrl.networks.layers import Dueling, PixelConv2d, WideLinear, channels_last
 from hpcrl.networks.making import FRAME_KINDS, count_parameters, make_network
 from hpcrl.networks.policies import count_policy_parameters, make_policy_network
@@ -12,6 +13,7 @@ __all__ = [
     "FRAME_KINDS",
     "Dueling",
     "FlatParameters",
+    "Forward",
     "PixelConv2d",
     "Recorded",
     "Replica",

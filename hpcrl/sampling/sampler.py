@@ -15,17 +15,19 @@ class ThreadShares(NamedTuple):
     simulating: int
     """in which each group of simulators is stepped"""
     choosing: int
-    """of torch, for a forward pass"""
+    """for a forward pass, see `hpcrl.networks.Forward`"""
 
 
-def share_threads(threads: int, groups: int) -> ThreadShares:
+def share_threads(threads: int, groups: int, *, on_gpu: bool = False) -> ThreadShares:
     """Shares of a rank that steps Atari's simulators in threads of its own process.
 
-    Torch's threads go on looking for work for some milliseconds after each forward pass, on cores that simulators need
-    by then: half of them pass. Where there are several groups, one is simulated while another's actions are chosen, and
-    leaves a core to that.
+    One group's simulators and its forward passes take turns, so each has all threads. Where there are several groups,
+    one is simulated while another's actions are chosen, and leaves a core to that; a rank with a GPU has one for it
+    already (`hpcrl.launch.topology`).
     """
-    return ThreadShares(max(1, threads - (groups > 1)), max(1, threads // 2))
+    if groups == 1:
+        return ThreadShares(threads, threads)
+    return ThreadShares(max(1, threads - (not on_gpu)), max(1, threads // 2))
 
 
 class Stepped(NamedTuple):

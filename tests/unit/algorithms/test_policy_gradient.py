@@ -125,19 +125,19 @@ def test_decisions_carry_their_probability_and_value():
     assert (decision.action.dtype, decision.log_probability.dtype) == (np.int64, np.float32)
 
 
-def test_a_pass_takes_its_own_number_of_threads_and_gives_the_others_back():
-    seen, inner = [], replica([1.0, 0.0, -1.0])
+def test_all_of_a_decision_is_computed_by_the_threads_of_its_passes():
+    seen, before = [], torch.get_num_threads()
 
-    def network(observation):
-        seen.append(torch.get_num_threads())
-        return inner.network(observation)
+    class Counting(Categorical):
+        def sample(self, outputs, rng):
+            seen.append(torch.get_num_threads())
+            return super().sample(outputs, rng)
 
-    before = torch.get_num_threads()
-    for threads in (0, before, before + 1):
-        spy = SimpleNamespace(network=network, device="cpu")
-        SampledPolicy(spy, Categorical(3), RNG(0), torch.float32, threads).value(np.zeros((2, 1), np.float32))
-        assert torch.get_num_threads() == before
-    assert seen == [before, before, before + 1]
+    for threads in (0, 1, 2):
+        policy = SampledPolicy(replica([1.0, 0.0, -1.0]), Counting(3), RNG(0), torch.float32, threads)
+        policy.decide(np.zeros((2, 1), np.float32))
+    assert seen == [before, 1, 1]
+    assert torch.get_num_threads() == before
 
 
 def test_evaluation_takes_the_mode_or_draws_or_is_random():
