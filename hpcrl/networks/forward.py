@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ PART_ROWS = 8
 
 
 @contextmanager
-def torch_threads(number: int) -> Iterator[None]:
+def _torch_threads(number: int) -> Iterator[None]:
     """So many threads of torch in between; 0 for its own number."""
     before = torch.get_num_threads()
     if number in (0, before):
@@ -48,9 +48,9 @@ class Forward:
         self.threads = threads if replica.device == "cpu" else min(threads, 1)
         self._others = ThreadPoolExecutor(self.threads - 1, "forward", _compute_alone) if self.threads > 1 else None
 
-    def alone(self):
+    def alone(self) -> AbstractContextManager[None]:
         """Context in which torch has one thread, where passes have theirs."""
-        return torch_threads(min(self.threads, 1))
+        return _torch_threads(min(self.threads, 1))
 
     def __call__(self, observation: np.ndarray) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The network's outputs, ``[E, ...]`` on its device, for observations obs_dtype ``[E, stack, ...]``."""
