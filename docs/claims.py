@@ -145,27 +145,33 @@ def batches_alike(limits: dict[str, int]) -> Found:
     return SMALL if so else NOT, f"catch, {seeds}, return of the last quarter by minibatch: {'; '.join(told)}"
 
 
-def alike(study: str, titles: list[str], task: str, by: str, tolerance: float) -> Found:
-    """Whether each algorithm learns as well with the later cases of a group as with its first."""
+def alike(study: str, titles: list[str], task: str, by: str, tolerance: float, most: int = 0) -> Found:
+    """Whether each algorithm learns as well with the later cases of a group, up to ``most``, as with its first."""
     so, told = True, []
     for title in titles:
         cases = _study(study, title)
-        returns = [_last_quarter(case) for case in cases.values()]
-        counts = [label.partition(" ")[0] for label in cases]
-        so = so and min(returns) > returns[0] - tolerance
-        told.append(f"{title.partition(',')[0]} {_told(dict(zip(counts, returns, strict=True)))}")
+        returns = {int(label.partition(" ")[0]): _last_quarter(case) for label, case in cases.items()}
+        first = next(iter(returns.values()))
+        so = so and all(value > first - tolerance for count, value in returns.items() if not most or count <= most)
+        told.append(f"{title.partition(',')[0]} {_told(returns)}")
     seeds = _seeds(next(iter(cases.values())))
-    return SMALL if so else NOT, f"{task}, {seeds}, return of the last quarter by {by}: {'; '.join(told)}"
+    told = f"{task}, {seeds}, return of the last quarter by {by} (alike: within {tolerance:g}): {'; '.join(told)}"
+    return SMALL if so else NOT, told
 
 
 def gradients_grow_alike() -> Found:
-    """Whether the gradients of halves of A2C's minibatches are more alike, and it learns less, the more simulators."""
+    """Whether A2C with more simulators learns less, and the gradients of halves of its minibatches are more alike."""
     cases = _study("policy_gradients", "A2C")
-    counts = [label.partition(" ")[0] for label in cases]
-    diversities, returns = [mean(case["diversity"]) for case in cases.values()], list(map(_last_quarter, cases.values()))
-    told = _told(dict(zip(counts, diversities, strict=True)))
-    told = f"CartPole, {_seeds(next(iter(cases.values())))}, diversity (0.5: alike) by simulators: {told}"
-    return SMALL if diversities[-1] < diversities[0] and returns[-1] < returns[0] else NOT, told
+    measured = {
+        name: {int(label.partition(" ")[0]): of(case) for label, case in cases.items()}
+        for name, of in (
+            ("return of the last quarter", _last_quarter),
+            ("diversity", lambda case: mean(case["diversity"])),
+        )
+    }
+    told = "; ".join(f"{name} {_told(found)}" for name, found in measured.items())
+    so = all(found[max(found)] < found[min(found)] for found in measured.values())
+    return SMALL if so else NOT, f"CartPole, {_seeds(next(iter(cases.values())))}, by simulators (0.5: alike): {told}"
 
 
 def second_learner(first: int, second: int, learns: bool) -> Found:

@@ -5,7 +5,8 @@
 #   bash jobs/bench_peers.sh dqn        # one of them
 #
 # PPO: 8 simulators, rollouts of 128 steps, 4 epochs of 4 minibatches, Nature's network, float32; CleanRL's, over EnvPool,
-# also in bfloat16. DQN: minibatches of 32, one for every 4 steps, Nature's network, float32, a random action in 10.
+# also in bfloat16, where the processor multiplies that. DQN: minibatches of 32, one for every 4 steps, Nature's network,
+# float32, a random action in 10.
 # Prints steps per second (agent steps; a step is 4 frames) and needs about 20 minutes beside the installation.
 #
 # STEPS        steps of each run of PPO (default: 20480); of DQN a quarter
@@ -61,7 +62,14 @@ if __name__ == "__main__":
         env.close()
 PYTHON
 
-for precision in float32 bfloat16; do
+precisions=(float32)
+if "$VENV/bin/python" -c 'from hpcrl.networks import resolve_precision as of
+raise SystemExit(str(of("auto", "nature", "cpu")) != "torch.bfloat16")'; then
+    precisions+=(bfloat16)
+else
+    echo "no bfloat16: this processor does not multiply it"
+fi
+for precision in "${precisions[@]}"; do
     echo "PPO, CleanRL over EnvPool, $precision:"
     "$PEERS/bin/python" - "$precision" "$PEERS/cleanrl/cleanrl/ppo_atari_envpool.py" --total-timesteps "$STEPS" \
         --cuda False <<'PYTHON' | grep '^SPS' | tail -n 1
