@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from hpcrl import bench
 from hpcrl.bench import _jobs
@@ -24,6 +25,7 @@ from hpcrl.bench._ppo_bound import EPOCHS, HORIZON, MINIBATCHES, PARTS, SIMULATO
 from hpcrl.bench.dqn import START_SECONDS, BareLoops, fastest
 from hpcrl.bench.sampler import hours
 from hpcrl.errors import EXIT_FINISHED, EXIT_STOPPED, HpcrlError
+from hpcrl.networks import resolve_precision
 from hpcrl.storage.runlog import read_runlog
 
 PAIRS = 7
@@ -32,7 +34,7 @@ JOB_SECONDS = 11.0
 JOB_ROLLOUTS = 8
 BOUND_SECONDS = 4.0
 PRECISIONS = {"ppo": ("float32", "bfloat16"), "ppo.float32": ("float32",)}
-"""Rows, and the precisions that job and bound may choose from."""
+"""Rows, and the precisions that job and bound may choose from, where the processor multiplies both."""
 RANKS = sorted({1, math.gcd(SIMULATORS, len(os.sched_getaffinity(0)))})
 
 CONFIG = f"""
@@ -73,13 +75,23 @@ def run(json_path: Path | None = None, *, quick: bool = False) -> None:
         ``json_path`` cannot be written.
     """
     with _jobs.measurement("hpcrl bench ppo", json_path) as job:
+        rows = precisions_here()
+        if len(rows) < len(PRECISIONS):
+            job.notes.append("float32 alone: this processor does not multiply bfloat16")
         for ranks in RANKS:
             with BareLoops(ranks, ("-m", "hpcrl.bench._ppo_bound", str(ranks)), PARTS) as loops:
-                for name, precisions in PRECISIONS.items():
+                for name, precisions in rows.items():
                     measure(job, loops, name if ranks == 1 else f"{name}.ranks_{ranks}", ranks, precisions, quick)
         job.notes.append(
             "bound = 8 x 32 / (t_simulation + t_inference + t_gradient + t_optimizer), t of 32 steps, 4 gradients"
         )
+
+
+def precisions_here() -> dict[str, tuple[str, ...]]:
+    """`PRECISIONS`, or their one row that is left where a job computes in float32 anyhow."""
+    if resolve_precision("auto", "nature", "cpu") == torch.float32:
+        return {"ppo": ("float32",)}
+    return PRECISIONS
 
 
 def measure(

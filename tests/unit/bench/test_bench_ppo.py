@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcrl.bench import ppo
 from hpcrl.bench._dqn_bound import Variant
 from hpcrl.bench._ppo_bound import EPOCHS, HORIZON, PARTS, PpoLoop
 from hpcrl.bench.ppo import bound_rate, steady_rate
@@ -70,3 +71,9 @@ def test_a_rate_is_that_of_whole_rollouts():
 def test_a_run_that_did_not_get_far_enough_has_no_rate():
     with pytest.raises(HpcrlError, match="at least 4 rollouts, got 3"):
         steady_rate(rows(3), 4)
+
+
+def test_float32_has_no_rows_of_its_own_where_everything_is_float32(monkeypatch):
+    for dtype, expected in ((torch.float32, {"ppo": ("float32",)}), (torch.bfloat16, ppo.PRECISIONS)):
+        monkeypatch.setattr(ppo, "resolve_precision", lambda *_, dtype=dtype: dtype)
+        assert ppo.precisions_here() == expected
