@@ -52,8 +52,8 @@ def draw(results: dict[str, dict]) -> None:
     for axis, along in zip(axes, ("steps of all simulators [M]", "wall time [min]"), strict=False):
         axis.axhline(GOOD, color="black", linewidth=0.8, linestyle=":")
         axis.set(title="Pong", xlabel=along, ylabel=f"mean return of {EPISODES} episodes")
-        axis.legend(fontsize=8)
         axis.grid(alpha=0.3)
+    axes[1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
     figure.savefig(HERE.parent / "pong_policy_gradients.png", bbox_inches="tight")
 
 
