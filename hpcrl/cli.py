@@ -450,6 +450,7 @@ def bench(
 
 def main() -> None:
     """Entry point of the console script; a deliberate error ends in one message and its own exit code."""
+    _let_threads_sleep()
     try:
         app(prog_name="hpcrl")
     except HpcrlError as error:
@@ -463,6 +464,16 @@ def main() -> None:
             time.sleep(LET_RANK_0_SPEAK_SECONDS)
         print(f"hpcrl: error: {message}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _let_threads_sleep() -> None:
+    """Let torch's threads, which are not made yet, look for further work for 0.1 to 0.3 ms only before they sleep.
+
+    By themselves (GNU's OpenMP) they do so for milliseconds after each pass of a network, on cores that simulators need
+    by then. Less than that, and they sleep between the layers of a pass, too (docs/speed.md).
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 
 def _need(package: str, command: str, extra: str) -> None:

@@ -143,7 +143,7 @@ class SampledPolicy:
     dtype : torch.dtype
         Arithmetic of the network's body.
     threads : int
-        Of a forward pass, see `hpcrl.networks.Forward`; what else is computed here then has one.
+        Of a forward pass, see `hpcrl.networks.Forward`, and of what is computed of its outputs.
     """
 
     epsilon = float("nan")
@@ -157,7 +157,7 @@ class SampledPolicy:
     @torch.inference_mode()
     def decide(self, observation: np.ndarray) -> Decision:
         """Draw an action in each state, obs_dtype ``[E, stack, ...]``."""
-        with self.forward.alone():
+        with self.forward.few_threads():
             outputs, value = self.forward(observation)
             action = self.distribution.sample(outputs, self.rng)
             log_probability = self.distribution.log_probability(outputs, action)

@@ -48,6 +48,23 @@ def test_help_is_quick_and_needs_neither_torch_nor_mpi():
     assert not imports("--help") & {"torch", "mpi4py", "numpy", "pydantic", "h5py"}
 
 
+@pytest.mark.parametrize(
+    ("said", "spins"),
+    [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_torchs_threads_sleep_soon_unless_the_user_said_otherwise(said, spins, monkeypatch):
+    for variable in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(variable, raising=False)
+    code = (
+        "import os, sys; from hpcrl.cli import main; sys.argv = ['hpcrl', '--help']\n"
+        "try: main()\nexcept SystemExit: print('SPINS', os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **said}, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout.rpartition("SPINS")[2].strip() == str(spins)
+
+
 def test_keys_need_neither_torch_nor_mpi():
     run = hpcrl("plan", "--keys")
     assert run.returncode == 0
