@@ -77,7 +77,7 @@ def print_rows(
     for name, value in header.items():
         console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
     table = Table(title=title)
-    table.add_column("name")
+    table.add_column("name", overflow="fold")  # a name cut short is of no use
     for column in ("value", "unit", "bound", "ratio"):
         table.add_column(column, justify="left" if column == "unit" else "right")
     for row in rows:
