@@ -467,10 +467,10 @@ def main() -> None:
 
 
 def _let_threads_sleep() -> None:
-    """Let torch's threads, which are not made yet, look for further work for 0.1 to 0.3 ms only before they sleep.
+    """Let torch's threads, which are not made yet, look for further work 5,000 times only before they sleep.
 
-    By themselves (GNU's OpenMP) they do so for milliseconds after each pass of a network, on cores that simulators need
-    by then. Less than that, and they sleep between the layers of a pass, too (docs/speed.md).
+    By themselves (GNU's OpenMP) they look 300,000 times, milliseconds after each pass of a network, on cores that
+    simulators need by then. With fewer looks they sleep between the layers of a pass, too (docs/speed.md).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")

@@ -56,3 +56,11 @@ def test_the_table_shows_machine_rows_and_notes():
     assert lines[-1] == "a note [1]"
     assert [word for line in lines for word in line.split() if word.startswith("figure")] == [row.name for row in rows]
     assert {"1,234", "2,000", "0.6172", "0.01234"} <= set(text.getvalue().split())
+
+
+def test_a_long_name_is_whole_on_a_narrow_terminal():
+    text, name = io.StringIO(), "sampler.128.inference.groups_2.hours_per_50M_steps"
+    row, console = bench.Row(name, 6.0, "h, extrapolated"), Console(file=text, width=60)
+    bench.print_rows([row], title="title", header={}, notes=[], console=console)
+    cells = [line.split("│")[1].strip() for line in text.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(cells) == name
