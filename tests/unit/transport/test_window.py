@@ -1,6 +1,7 @@
 """A window's transfers without MPI: cut, bounded in number, complete after the flush and not before."""
 
 import random
+import threading
 from collections import defaultdict
 
 import numpy as np
@@ -71,7 +72,7 @@ def lazy_window(order: random.Random, max_requests: int, max_transfer_bytes: int
     """A window of rank 0 over `LazyWin`, made without a communicator."""
     window = object.__new__(Window)
     window.name, window.rank, window.win = "test", 0, LazyWin(order)
-    window.local, window._in_flight, window._mapped = window.win.memory[0], {}, {}
+    window.local, window._in_flight, window._mapped, window._alone = window.win.memory[0], {}, {}, None
     window.max_requests, window.max_transfer_bytes = max_requests, max_transfer_bytes
     return window
 
@@ -151,6 +152,32 @@ def test_programs_side_by_side_are_exact_and_within_the_bounds(max_requests, max
     assert window.win.most <= max_requests
     assert window.win.longest <= max_transfer_bytes
     assert not window.win.begun
+
+
+@settings(deadline=None)
+@given(steps=STEPS, seed=st.integers(0, 2**32))
+def test_the_only_rank_there_is_does_everything_itself(steps, seed):
+    window, model = Window(MPI.COMM_SELF, WORDS + REGIONS * WORD, name="alone"), Model(np.random.default_rng(seed))
+    win, window.win = window.win, LazyWin(random.Random(seed))
+    assert drive(window, [(0, model.program(steps))]) == [len(steps)]
+    np.testing.assert_array_equal(window.local[:WORDS], model.bytes)
+    assert window.local[WORDS:].view(np.int64).tolist() == model.words
+    assert window.win.most == 0, "MPI was asked"
+    window.win = win
+    window.free()
+
+
+def test_threads_of_the_only_rank_add_exactly():
+    window = Window(MPI.COMM_SELF, WORD, name="alone")
+    seen = [[], []]
+    add = Add(0, 1)
+    adds = [threading.Thread(target=lambda s=s: s.extend(window.word(add, 0) for _ in range(20_000))) for s in seen]
+    for thread in adds:
+        thread.start()
+    for thread in adds:
+        thread.join()
+    assert sorted(seen[0] + seen[1]) == list(range(40_000))
+    window.free()
 
 
 def test_a_transfer_is_cut_into_as_few_as_the_limit_allows():
