@@ -19,8 +19,14 @@ settings_made: dict[str, str] = {}
 """What :func:`start` added to the environment."""
 
 
-def start() -> Library:
+def start(*, many_threads: bool = True) -> Library:
     """Initialise MPI, unless it is; nothing may import ``mpi4py.MPI`` before.
+
+    Parameters
+    ----------
+    many_threads : bool
+        Whether several threads of a rank call MPI at the same time. Where they may, MPICH locks in each call and gives
+        the core away in each flush: a job on a machine that others use too took twice as long.
 
     Raises
     ------
@@ -34,7 +40,7 @@ def start() -> Library:
         settings_made.update(apply(recommended(library, has_infiniband=has_infiniband()), os.environ))
         from mpi4py import MPI
 
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        MPI.Init_thread(MPI.THREAD_MULTIPLE if many_threads else MPI.THREAD_SERIALIZED)
         forget_meeting_file(Path("/proc/self/maps"))
     return library
 

@@ -25,7 +25,7 @@ CASES = [  # configuration, greedy mean return that counts as good, ranks with a
         for name in ("apex_small.toml", "catch_parallel_actors.toml", "catch_many_learners.toml")
     ),
 ]
-PERIODS = {"cartpole_impala.toml": 100, "cartpole_ga3c.toml": 100}
+PERIODS = {"cartpole_a2c.toml": 200, "cartpole_impala.toml": 100, "cartpole_ga3c.toml": 100}
 """Updates between two evaluations, where 500 are most of a run."""
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5))]
 
