@@ -56,7 +56,7 @@ def train(
     loaded = load(config, [*(overrides or []), *([f"run.dir={run_dir}"] if run_dir else [])])
     from hpcrl.launch import mpi
 
-    mpi.start(many_threads=loaded.replay.draws_ahead)
+    mpi.start()
     from hpcrl.launch.train import main as train_main
 
     sys.exit(train_main(loaded, sys.argv, stop_request))

@@ -92,7 +92,6 @@ def environment() -> dict[str, str]:
         **recommended(Library("Open MPI", ()), has_infiniband=has_infiniband()),  # other MPIs do not know these names
         **kept,
         "CUDA_VISIBLE_DEVICES": "",
-        "MPI4PY_RC_THREAD_LEVEL": "serialized",  # as `hpcrl.launch.mpi.start` has it for a run
         # Open MPI's: three ranks on any number of cores, free to use them all, as MPICH does by itself.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -191,11 +191,6 @@ class ReplayConfig(Section):
     )
     prefetch: Bool = Field(True, description="global: a thread draws the next minibatch while the learner computes")
 
-    @property
-    def draws_ahead(self) -> bool:
-        """Whether learners have a thread that draws minibatches, and so calls MPI."""
-        return self.place == "global" and self.prefetch
-
 
 class ExplorationConfig(Section):
     """``[exploration]``: epsilon falls linearly from start to end; on a ladder, it is that to a power."""

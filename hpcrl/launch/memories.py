@@ -290,7 +290,7 @@ def make_replay(job: "Job", online: "Replica") -> UniformReplay | Prefetch:
     else:
         sources = {"priorities": memory.priorities, "set_priorities": memory.set_priorities, "beta": beta}
         replay = PrioritizedReplay(memory.lanes, **sources, **_returns(job))
-    if not config.draws_ahead or job.deterministic:
+    if config.place == "local" or not config.prefetch or job.deterministic:
         return replay
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         log.warning("this MPI has no thread support: minibatches are not drawn ahead (replay.prefetch)")

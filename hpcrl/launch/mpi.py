@@ -19,14 +19,8 @@ settings_made: dict[str, str] = {}
 """What :func:`start` added to the environment."""
 
 
-def start(*, many_threads: bool = True) -> Library:
+def start() -> Library:
     """Initialise MPI, unless it is; nothing may import ``mpi4py.MPI`` before.
-
-    Parameters
-    ----------
-    many_threads : bool
-        Whether several threads of a rank call MPI at the same time. Where they may, MPICH locks in each call and gives
-        the core away in each flush: a job on a machine that others use too took twice as long.
 
     Raises
     ------
@@ -40,7 +34,7 @@ def start(*, many_threads: bool = True) -> Library:
         settings_made.update(apply(recommended(library, has_infiniband=has_infiniband()), os.environ))
         from mpi4py import MPI
 
-        MPI.Init_thread(MPI.THREAD_MULTIPLE if many_threads else MPI.THREAD_SERIALIZED)
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
         forget_meeting_file(Path("/proc/self/maps"))
     return library
 
